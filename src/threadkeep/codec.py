@@ -1,0 +1,234 @@
+"""Message and request classes to stored bytes and back. All encoding happens before a connection is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Discriminator, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
+
+from threadkeep import json_values
+from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
+from threadkeep.free_form import check_model, check_typed, is_free_form
+from threadkeep.ids import check_optional_id
+from threadkeep.json_values import Unstorable
+from threadkeep.messages import HitlRequest, Message
+from threadkeep.records import MessageRow, StoredMessage
+from threadkeep.rules import within
+
+FORMAT_JSON = 1
+"""One message, one JSON document in UTF-8."""
+
+DEFAULT_MAX_VALUE_BYTES = 7 * 1024 * 1024
+
+_CHUNK = 1_000
+"""Rows decoded at once: one large join would hold the data five times over, chunks hold it less than three times."""
+
+_MIRROR_BYTES = 64 * 1024
+_MIRROR_DEPTH = 30
+"""MariaDB's JSON ends at depth 32. The mirror is for queries; a thread is read from its payloads."""
+
+_ROLE_LENGTH = 32
+
+
+class Codec:
+    """Encodes and decodes for one checkpointer, with the host's own types or with ours."""
+
+    def __init__(
+        self,
+        message_type: Any = Message,
+        request_type: Any = HitlRequest,
+        max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
+    ) -> None:
+        if max_value_bytes < 1:
+            raise ValueError("max_value_bytes must be positive")
+        self.max_value_bytes = max_value_bytes
+        message_type = _told_apart_by_role(message_type)
+        self._message: TypeAdapter[Any] = TypeAdapter(message_type)
+        self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])
+        self._request: TypeAdapter[Any] = TypeAdapter(request_type)
+        self._free_messages = is_free_form(message_type)
+        self._free_requests = is_free_form(request_type)
+
+    # ---- messages -------------------------------------------------------------------------------------------
+
+    def encode_messages(self, messages: Sequence[Any]) -> list[MessageRow]:
+        """Encode all of them or raise, naming the message: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
+        rows = [self._encode_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        for start in range(0, len(rows), _CHUNK):
+            self._prove_loadable([row.payload for row in rows[start : start + _CHUNK]], start)
+        return rows
+
+    def _encode_message(self, message: Any, name: str) -> MessageRow:
+        run_id = check_optional_id(f"{name}.run_id", _read(message, "run_id"))
+        payload = _dump(self._message, message, name, free=self._free_messages)
+        return MessageRow(
+            payload=within(payload, name, self.max_value_bytes),
+            format=FORMAT_JSON,
+            run_id=run_id,
+            role=_role_mirror(_read(message, "role")),
+            metadata=_metadata_mirror(_read(message, "metadata")),
+        )
+
+    def _prove_loadable(self, payloads: list[bytes], start: int) -> None:
+        # A field assigned after validation, a class that is no message: both dump, and would never load again.
+        try:
+            self._messages.validate_json(_joined(payloads))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            index, *steps = first["loc"] or (0,)
+            path = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
+            raise UnstorableValueError(
+                f"messages[{start + int(index)}]{path}",
+                f"this is not what message_type describes and could not be loaded again: {first['msg']}",
+            ) from None
+
+    def decode_messages(self, thread_id: str, rows: Sequence[StoredMessage]) -> list[Any]:
+        """The messages of these rows, in their order. One that does not decode raises CheckpointCorruptionError."""
+        messages: list[Any] = []
+        for start in range(0, len(rows), _CHUNK):
+            chunk = rows[start : start + _CHUNK]
+            try:
+                decoded = self._decode_chunk(chunk)
+            except ValueError:
+                decoded = [self._decode_message(thread_id, row) for row in chunk]
+            messages += decoded
+        return messages
+
+    def _decode_chunk(self, rows: Sequence[StoredMessage]) -> list[Any]:
+        if any(row.format != FORMAT_JSON for row in rows):
+            raise ValueError("not all of these are JSON")
+        decoded = self._messages.validate_json(_joined([row.payload for row in rows]))
+        if len(decoded) != len(rows):
+            raise ValueError("a payload holds more or less than one message")
+        return decoded
+
+    def _decode_message(self, thread_id: str, row: StoredMessage) -> Any:
+        try:
+            if row.format != FORMAT_JSON:
+                raise ValueError(f"its format is {row.format}, which this release cannot read")
+            return self._message.validate_json(row.payload)
+        except ValueError as error:
+            key = {"thread_id": thread_id, "seq": row.seq}
+            raise CheckpointCorruptionError("cubepi_messages", key, _first_line(error)) from error
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def encode_request(self, request: Any) -> tuple[str | None, str]:
+        """The request's question_id, if it has one, and its JSON text."""
+        question_id = check_optional_id("request.question_id", _read(request, "question_id"))
+        payload = _dump(self._request, request, "request", free=self._free_requests)
+        try:
+            self._request.validate_json(payload)
+        except ValidationError as error:
+            reason = f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
+            raise UnstorableValueError("request", reason) from None
+        return question_id, within(payload, "request", self.max_value_bytes).decode()
+
+    def decode_request(self, thread_id: str, text: str) -> Any:
+        """The request that was encoded."""
+        try:
+            return self._request.validate_json(text)
+        except ValueError as error:
+            raise CheckpointCorruptionError(
+                "cubepi_pending", {"thread_id": thread_id}, _first_line(error)
+            ) from error
+
+    # ---- free-form values -----------------------------------------------------------------------------------
+
+    def encode_object(self, value: Any, name: str) -> str:
+        """The JSON text of a dict."""
+        if type(value) is not dict:
+            raise UnstorableValueError(name, f"is a {type(value).__name__}, not a dict")
+        json_values.checked(value, name)
+        return within(json_values.encode(value), name, self.max_value_bytes)
+
+    def encode_answer(self, answer: Any) -> str:
+        """The JSON text of an answer. A pydantic model is stored as the JSON it dumps to."""
+        json_values.checked(answer, "answer", otherwise=check_model)
+        return within(json_values.encode(answer), "answer", self.max_value_bytes)
+
+    def decode_answer(self, thread_id: str, run_id: str, question_id: str, text: str) -> Any:
+        """The answer that was encoded."""
+        key = {"thread_id": thread_id, "run_id": run_id, "question_id": question_id}
+        return _decode_json(text, "cubepi_hitl_answers", key)
+
+    def decode_extra(self, thread_id: str, text: str) -> dict[str, Any]:
+        """The extra of a thread."""
+        extra: dict[str, Any] = _decode_json(text, "cubepi_threads", {"thread_id": thread_id})
+        return extra
+
+
+def _told_apart_by_role(message_type: Any) -> Any:
+    """The same type, as a union discriminated by role where it allows that: several times faster to load."""
+    by_role = Annotated[message_type, Discriminator("role")]
+    try:
+        TypeAdapter(by_role)
+    except (PydanticUserError, TypeError):
+        return message_type
+    return by_role
+
+
+def _dump(adapter: TypeAdapter[Any], value: Any, name: str, *, free: bool) -> bytes:
+    try:
+        if free:
+            json_values.check_json(value, otherwise=check_model)
+        else:
+            check_typed(value)
+        # What the type does not describe is refused by loading it again, with a better message than a warning's.
+        return adapter.dump_json(value, warnings="none")
+    except Unstorable as trouble:
+        raise trouble.located(name) from None
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise UnstorableValueError(name, f"pydantic cannot encode it: {_first_line(error)}") from error
+
+
+def _joined(payloads: list[bytes]) -> bytes:
+    return b"[" + b",".join(payloads) + b"]"
+
+
+def _read(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _role_mirror(role: Any) -> str:
+    fits = isinstance(role, str) and len(role) <= _ROLE_LENGTH and role.isprintable()
+    return str.__str__(role) if fits else ""
+
+
+def _metadata_mirror(metadata: Any) -> dict[str, Any]:
+    """A copy for the queryable column, or nothing where some server would refuse it."""
+    if not metadata or type(metadata) is not dict or not _can_be_mirrored(metadata, _MIRROR_DEPTH):
+        return {}
+    text = json_values.encode(metadata)
+    return json_values.decode(text) if len(text) <= _MIRROR_BYTES else {}
+
+
+def _can_be_mirrored(value: Any, depth: int) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    if isinstance(value, dict):
+        return depth > 0 and all(
+            "\0" not in key and _can_be_mirrored(item, depth - 1) for key, item in value.items()
+        )
+    if isinstance(value, list):
+        return depth > 0 and all(_can_be_mirrored(item, depth - 1) for item in value)
+    return True
+
+
+def _decode_json(text: str, table: str, key: dict[str, Any]) -> Any:
+    try:
+        return json_values.decode(text)
+    except ValueError as error:
+        raise CheckpointCorruptionError(table, key, _first_line(error)) from error
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'value'}: {first['msg']}"
+    return str(error).partition("\n")[0]

@@ -1,0 +1,185 @@
+"""Everything an operation may raise, on one screen per family.
+
+Every error keeps its ids as attributes and in `args`, so that it survives pickling; the text is built from them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CheckpointerError(Exception):
+    """The root of what an operation may raise."""
+
+
+class _About(CheckpointerError):
+    """An error about the ids in `fields`; `template` makes its text of them."""
+
+    template = ""
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, *ids: Any, **named: Any) -> None:
+        if len(ids) + len(named) != len(self.fields):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self.fields)}")
+        values = (*ids, *(named[field] for field in self.fields[len(ids) :]))
+        super().__init__(*values)
+        for field, value in zip(self.fields, values, strict=True):
+            setattr(self, field, value)
+
+    def __str__(self) -> str:
+        return self.template.format(**{field: getattr(self, field) for field in self.fields})
+
+
+class _AboutThread(_About):
+    fields = ("thread_id",)
+    thread_id: str
+
+
+class _AboutRun(_About):
+    fields = ("thread_id", "run_id")
+    thread_id: str
+    run_id: str
+
+
+class ThreadNotFoundError(_AboutThread):
+    """No such thread."""
+
+    template = "there is no thread {thread_id!r}"
+
+
+class ThreadAlreadyExistsError(_AboutThread):
+    """The id is taken; nothing was written."""
+
+    template = "a thread {thread_id!r} exists already: choose another id for the new one"
+
+
+class RunNotClaimedError(_AboutRun):
+    """A run can only be completed after it was claimed."""
+
+    template = "run {run_id!r} of thread {thread_id!r} was never claimed: call claim_run first"
+
+
+class RunNotCompletedError(_AboutRun):
+    """A fork or snapshot starts at a completed run; this one is unknown, open or abandoned."""
+
+    template = "run {run_id!r} of thread {thread_id!r} is not completed: only completed runs can be forked from"
+
+
+class RunAlreadyClaimedError(_AboutRun):
+    """Somebody else has claimed the run and not completed it."""
+
+    template = "run {run_id!r} of thread {thread_id!r} is claimed already: use a new run id"
+
+
+class RunAlreadyCompletedError(_AboutRun):
+    """The run is complete: it can neither be claimed again nor get more messages."""
+
+    template = "run {run_id!r} of thread {thread_id!r} is completed: start a new run"
+
+
+class CompletionMarkerFailedError(_About):
+    """For hosts: the run's last append succeeded, but marking it complete did not. Mark it again to recover."""
+
+    fields = ("thread_id", "run_id", "cause")
+    thread_id: str
+    run_id: str
+    cause: BaseException
+    template = "marking run {run_id!r} of thread {thread_id!r} complete failed: {cause}"
+
+    def __init__(self, *ids: Any, **named: Any) -> None:
+        super().__init__(*ids, **named)
+        self.__cause__ = self.cause
+
+
+class CheckpointerLockTimeoutError(CheckpointerError):
+    """Another writer held what this call needed for longer than the lock timeout. Nothing was written."""
+
+
+class TransactionConflictError(CheckpointerError):
+    """The server has ended this transaction over a deadlock, serialization or snapshot conflict.
+
+    Only inside `transaction()` or `using()`: roll back and run all of it again.
+    """
+
+
+class OutcomeUnknownError(CheckpointerError):
+    """The connection broke after the write was sent: it may or may not have happened. Load, then decide."""
+
+
+class CheckpointCorruptionError(_About):
+    """A stored row does not decode. Nothing is skipped: the whole read fails."""
+
+    fields = ("table", "key", "reason")
+    table: str
+    key: dict[str, Any]
+    reason: str
+    template = "the row of {table} at {key} does not decode: {reason}"
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread the row belongs to."""
+        return self.key.get("thread_id")
+
+    @property
+    def row_ref(self) -> str:
+        """Table and key as one line, for logs."""
+        return f"{self.table} " + " ".join(f"{column}={value}" for column, value in self.key.items())
+
+
+class InvalidIdError(_About, ValueError):
+    """An id that no backend takes. Raised before a connection is taken."""
+
+    fields = ("name", "value", "reason")
+    name: str
+    value: Any
+    reason: str
+    template = "{name} {value!r:.100} cannot be an id: {reason}"
+
+
+class UnstorableValueError(_About, ValueError):
+    """A value that would not come back as it went in. Raised before a connection is taken."""
+
+    fields = ("path", "reason")
+    path: str
+    reason: str
+    template = "{path}: {reason}"
+
+
+class MessageTooLargeError(_About):
+    """One message, extra, request or answer is larger than the limit. Nothing was written."""
+
+    fields = ("what", "size", "limit")
+    what: str
+    size: int
+    limit: int
+    template = (
+        "{what} takes {size:,} bytes, more than the {limit:,} allowed: store large content elsewhere and keep a"
+        " reference, or raise max_value_bytes"
+    )
+
+
+class CubepiSchemaError(Exception):
+    """The root of schema trouble. The tables keep cubepi's names, and so do these errors."""
+
+
+class CubepiSchemaUninitialized(CubepiSchemaError):
+    """The database has none of our tables."""
+
+    def __init__(
+        self, message: str = "the database has no Threadkeep tables: run 'threadkeep upgrade URL' first"
+    ) -> None:
+        super().__init__(message)
+
+
+class CubepiSchemaMismatch(CubepiSchemaError):
+    """The schema is older than this library needs, or newer and no longer open to it."""
+
+    def __init__(self, expected: int, actual: int, hint: str = "") -> None:
+        super().__init__(expected, actual, hint)
+        self.expected = expected
+        self.actual = actual
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"the database schema is version {self.actual}, this library needs {self.expected}"
+        return f"{text}: {self.hint}" if self.hint else text

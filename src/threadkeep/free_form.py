@@ -1,0 +1,91 @@
+"""Which parts of a typed value are free-form, and the walk that checks a whole message before it is encoded.
+
+A typed field is pydantic's to encode, and pydantic reads back what it wrote. A field typed `Any`, `dict[str, Any]`
+or a recursive JSON alias is free-form: whatever it holds must be exactly JSON, or it would come back as something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+from typing_extensions import TypeAliasType
+
+from threadkeep.json_values import Unstorable, check_float, check_int, check_json, check_text, refuse_kind
+
+_BARE_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
+def is_free_form(annotation: Any, _open_aliases: frozenset[int] = frozenset()) -> bool:
+    """Whether values of this annotation may hold anything, at some depth."""
+    if annotation is Any or annotation is object or annotation in _BARE_CONTAINERS:
+        return True
+    if isinstance(annotation, TypeAliasType) or type(annotation).__name__ == "TypeAliasType":
+        # An alias that comes back to itself describes JSON-like data of any shape.
+        if id(annotation) in _open_aliases:
+            return True
+        return is_free_form(annotation.__value__, _open_aliases | {id(annotation)})
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        arguments = arguments[:1]
+    return any(is_free_form(argument, _open_aliases) for argument in arguments)
+
+
+def check_typed(value: Any) -> None:
+    """Raise Unstorable for what pydantic would encode but not give back, free-form fields included."""
+    kind = type(value)
+    if kind is str:
+        check_text(value)
+    elif kind is float:
+        check_float(value)
+    elif kind is int:
+        check_int(value)
+    elif isinstance(value, BaseModel):
+        check_model(value)
+    elif is_dataclass(kind):
+        _check_fields(value, _free_fields(kind))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_field(key, item, free=False)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, item in enumerate(value):
+            _check_field(index, item, free=False)
+
+
+def check_model(value: Any) -> None:
+    """Check a pydantic model, its extra fields included. Anything else is refused."""
+    if not isinstance(value, BaseModel):
+        refuse_kind(value)
+    _check_fields(value, _free_fields(type(value)))
+    for name, item in (value.model_extra or {}).items():
+        _check_field(name, item, free=True)
+
+
+def _check_fields(value: Any, fields: dict[str, bool]) -> None:
+    for name, free in fields.items():
+        item = getattr(value, name, None)
+        if item is not None:
+            _check_field(name, item, free=free)
+
+
+def _check_field(step: str | int, item: Any, *, free: bool) -> None:
+    try:
+        if free:
+            # A model is welcome where the annotation takes one: pydantic stores it as the JSON it dumps to.
+            check_json(item, otherwise=check_model)
+        else:
+            check_typed(item)
+    except Unstorable as trouble:
+        raise trouble.under(step) from None
+
+
+@cache
+def _free_fields(kind: type[Any]) -> dict[str, bool]:
+    """Each field of a model or dataclass, and whether it is free-form."""
+    if issubclass(kind, BaseModel):
+        return {name: is_free_form(field.annotation) for name, field in kind.model_fields.items()}
+    hints = get_type_hints(kind)
+    return {field.name: is_free_form(hints[field.name]) for field in dataclass_fields(kind)}

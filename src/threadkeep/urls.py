@@ -1,0 +1,47 @@
+"""Database URLs: which backend one means, and what may be shown of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Backend(Enum):
+    """The databases a URL can mean."""
+
+    MEMORY = "memory"
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+    MYSQL = "mysql"
+
+
+_SCHEMES = {
+    "memory": Backend.MEMORY,
+    "sqlite": Backend.SQLITE,
+    "sqlite+aiosqlite": Backend.SQLITE,
+    "postgresql": Backend.POSTGRESQL,
+    "postgres": Backend.POSTGRESQL,
+    "postgresql+asyncpg": Backend.POSTGRESQL,
+    "mysql": Backend.MYSQL,
+    "mysql+asyncmy": Backend.MYSQL,
+    "mariadb": Backend.MYSQL,
+    "mariadb+asyncmy": Backend.MYSQL,
+}
+
+
+def split_url(url: str) -> tuple[Backend, str]:
+    """The backend, and what follows `://`. Raises ValueError without showing the URL: it may hold a password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise ValueError("this is not a database URL: write sqlite:///file.db, postgresql://… or mysql://…")
+    try:
+        return _SCHEMES[scheme], rest
+    except KeyError:
+        raise ValueError(f"{scheme}:// is not among the databases Threadkeep runs on: sqlite, postgresql, mysql") from None
+
+
+def sqlite_path(rest: str) -> str:
+    """The path in a SQLite URL: three slashes for a relative one, four for an absolute one, none for memory."""
+    host, slash, path = rest.partition("/")
+    if host or (rest and not slash):
+        raise ValueError("write sqlite:///relative.db or sqlite:////absolute.db: a SQLite URL has no host")
+    return path.partition("?")[0] or ":memory:"

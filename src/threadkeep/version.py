@@ -1,0 +1,18 @@
+"""This library's version, and how versions compare."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+__version__ = version("threadkeep")
+
+
+def as_numbers(text: str) -> tuple[int, ...]:
+    """`"1.2.3"` as `(1, 2, 3)`; what follows the numbers, as in `1.2.3rc1`, counts for nothing."""
+    numbers = []
+    for part in text.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
