@@ -1,0 +1,160 @@
+"""The protocol's methods as every backend of ours has them: check the ids, encode, let the store do it, decode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from threadkeep.codec import Codec
+from threadkeep.errors import InvalidIdError
+from threadkeep.ids import check_id, check_optional_id
+from threadkeep.protocol import CheckpointData
+from threadkeep.rules import NO_RUN
+from threadkeep.runs import Runs
+from threadkeep.store import Store
+from threadkeep.threads import Threads
+
+
+class CheckpointerMethods:
+    """What a checkpointer offers, and a transaction of it too. Promises are in `protocol.Checkpointer`."""
+
+    def __init__(self, store: Store, codec: Codec) -> None:
+        self._store = store
+        self._codec = codec
+        self.threads = Threads(store)
+        self.runs = Runs(store)
+
+    async def load(self, thread_id: str) -> CheckpointData | None:
+        """See `protocol.MinimalCheckpointer.load`."""
+        thread_id = check_id("thread_id", thread_id)
+        stored = await self._store.load(thread_id)
+        if stored is None:
+            return None
+        return CheckpointData(
+            messages=self._codec.decode_messages(thread_id, stored.messages),
+            extra=self._codec.decode_extra(thread_id, stored.extra),
+            parent_thread_id=stored.parent_thread_id,
+        )
+
+    async def append(self, thread_id: str, messages: Sequence[Any]) -> None:
+        """See `protocol.MinimalCheckpointer.append`."""
+        thread_id = check_id("thread_id", thread_id)
+        rows = self._codec.encode_messages(messages)
+        if rows:
+            await self._store.append(thread_id, rows)
+
+    async def save_extra(self, thread_id: str, extra: dict[str, Any]) -> None:
+        """See `protocol.MinimalCheckpointer.save_extra`."""
+        thread_id = check_id("thread_id", thread_id)
+        await self._store.save_extra(thread_id, self._codec.encode_object(extra, "extra"))
+
+    async def claim_run(self, thread_id: str, run_id: str) -> None:
+        """See `protocol.Checkpointer.claim_run`."""
+        await self._store.claim_run(check_id("thread_id", thread_id), check_id("run_id", run_id))
+
+    async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
+        """See `protocol.Checkpointer.mark_run_complete`."""
+        await self._store.mark_run_complete(check_id("thread_id", thread_id), check_id("run_id", run_id))
+
+    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Any]:
+        """See `protocol.Checkpointer.snapshot`."""
+        thread_id = check_id("thread_id", thread_id)
+        rows = await self._store.snapshot(thread_id, check_id("after_run_id", after_run_id))
+        return self._codec.decode_messages(thread_id, rows)
+
+    async def fork(
+        self,
+        src_thread_id: str,
+        new_thread_id: str,
+        *,
+        after_run_id: str,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """See `protocol.Checkpointer.fork`."""
+        await self._store.fork(
+            check_id("src_thread_id", src_thread_id),
+            check_id("new_thread_id", new_thread_id),
+            check_id("after_run_id", after_run_id),
+            None if metadata is None else self._codec.encode_object(metadata, "metadata"),
+        )
+
+    async def save_pending_request(
+        self, thread_id: str, request: Any | None, *, run_id: str | None = None
+    ) -> None:
+        """See `protocol.Checkpointer.save_pending_request`."""
+        thread_id = check_id("thread_id", thread_id)
+        if request is None:
+            await self._store.clear_pending(thread_id)
+            return
+        run_id = check_optional_id("run_id", run_id)
+        question_id, text = self._codec.encode_request(request)
+        await self._store.set_pending(thread_id, question_id, text, run_id)
+
+    async def clear_pending_request_if_matches(
+        self, thread_id: str, *, question_id: str, run_id: str | None
+    ) -> bool:
+        """See `protocol.Checkpointer.clear_pending_request_if_matches`."""
+        return await self._store.clear_pending_if_matches(
+            check_id("thread_id", thread_id),
+            check_id("question_id", question_id),
+            check_optional_id("run_id", run_id),
+        )
+
+    async def load_pending(self, thread_id: str) -> tuple[Any, str | None] | None:
+        """See `protocol.Checkpointer.load_pending`."""
+        thread_id = check_id("thread_id", thread_id)
+        pending = await self._store.load_pending(thread_id)
+        if pending is None:
+            return None
+        return self._codec.decode_request(thread_id, pending.request), pending.run_id
+
+    async def load_pending_request(self, thread_id: str) -> Any | None:
+        """See `protocol.Checkpointer.load_pending_request`."""
+        pending = await self.load_pending(thread_id)
+        return None if pending is None else pending[0]
+
+    async def load_pending_run_id(self, thread_id: str) -> str | None:
+        """See `protocol.Checkpointer.load_pending_run_id`."""
+        pending = await self._store.load_pending(check_id("thread_id", thread_id))
+        return None if pending is None else pending.run_id
+
+    async def save_hitl_answer(
+        self, thread_id: str, question_id: str, answer: Any, *, run_id: str | None = None
+    ) -> None:
+        """See `protocol.Checkpointer.save_hitl_answer`."""
+        key = _answer_key(thread_id, run_id, question_id)
+        await self._store.save_answer(*key, self._codec.encode_answer(answer))
+
+    async def load_hitl_answer(
+        self, thread_id: str, question_id: str, *, run_id: str | None = None
+    ) -> Any | None:
+        """See `protocol.Checkpointer.load_hitl_answer`."""
+        key = _answer_key(thread_id, run_id, question_id)
+        text = await self._store.load_answer(*key)
+        return None if text is None else self._codec.decode_answer(*key, text)
+
+    async def has_hitl_answer(
+        self, thread_id: str, question_id: str, *, run_id: str | None = None
+    ) -> bool:
+        """See `protocol.Checkpointer.has_hitl_answer`."""
+        return await self._store.load_answer(*_answer_key(thread_id, run_id, question_id)) is not None
+
+    async def clear_hitl_answers(
+        self, thread_id: str, question_ids: Iterable[str] | None = None, *, run_id: str | None = None
+    ) -> None:
+        """See `protocol.Checkpointer.clear_hitl_answers`."""
+        thread_id = check_id("thread_id", thread_id)
+        run_key = check_optional_id("run_id", run_id) or NO_RUN
+        if isinstance(question_ids, str):
+            raise InvalidIdError("question_ids", question_ids, "it is one string where a list of ids belongs")
+        if question_ids is not None:
+            question_ids = sorted({check_id("question_ids", question_id) for question_id in question_ids})
+        await self._store.clear_answers(thread_id, run_key, question_ids)
+
+
+def _answer_key(thread_id: str, run_id: str | None, question_id: str) -> tuple[str, str, str]:
+    return (
+        check_id("thread_id", thread_id),
+        check_optional_id("run_id", run_id) or NO_RUN,
+        check_id("question_id", question_id),
+    )
