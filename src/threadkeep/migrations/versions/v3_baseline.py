@@ -1,0 +1,58 @@
+"""v3: the tables as cubepi 0.7.0 made them.
+
+A server that has them is adopted as it is. SQLite had other tables in v3, which v4 takes over.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql, postgresql
+
+revision = "v3"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+_ID = sa.Text().with_variant(mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+_JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+_TIME = sa.TIMESTAMP(timezone=True)
+
+
+def upgrade() -> None:
+    if op.get_context().dialect.name == "sqlite" or _has_table("cubepi_threads"):
+        return
+    on_mysql = op.get_context().dialect.name in ("mysql", "mariadb")
+    op.create_table(
+        "cubepi_threads",
+        sa.Column("thread_id", _ID, primary_key=True),
+        sa.Column("parent_thread_id", _ID, sa.ForeignKey("cubepi_threads.thread_id")),
+        sa.Column("forked_at_seq", sa.BigInteger),
+        sa.Column("extra", _JSON, nullable=False),
+        sa.Column("pending_request", _JSON),
+        sa.Column("run_id", sa.Text().with_variant(mysql.VARCHAR(64), "mysql", "mariadb")),
+        sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
+        sa.Column("updated_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
+    )
+    belongs = [] if on_mysql else [sa.ForeignKey("cubepi_threads.thread_id", ondelete="CASCADE")]
+    op.create_table(
+        "cubepi_messages",
+        sa.Column("thread_id", _ID, *belongs, primary_key=True),
+        sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("role", sa.Text().with_variant(mysql.VARCHAR(32), "mysql", "mariadb"), nullable=False),
+        sa.Column("metadata", _JSON, nullable=False),
+        sa.Column(
+            "payload", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=False
+        ),
+        sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
+    )
+    op.create_table(
+        "cubepi_schema_version",
+        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    )
+
+
+def downgrade() -> None:
+    raise NotImplementedError("there is nothing before v3")
+
+
+def _has_table(name: str) -> bool:
+    return not op.get_context().as_sql and sa.inspect(op.get_bind()).has_table(name)

@@ -1,0 +1,80 @@
+"""The column types of the model: what a value looks like is the same everywhere, how a server stores it is said here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql
+
+_MYSQL = ("mysql", "mariadb")
+_EXACT: dict[str, Any] = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
+"""Byte for byte: any other collation takes `Run-A` for `run-a`."""
+
+
+def id_type() -> sa.types.TypeEngine[str]:
+    """An id, compared byte for byte. `ids.check_id` keeps it within 255 bytes."""
+    return sa.Text().with_variant(mysql.VARCHAR(255, **_EXACT), *_MYSQL)
+
+
+def role_type() -> sa.types.TypeEngine[str]:
+    """A message's role, for queries."""
+    return sa.Text().with_variant(mysql.VARCHAR(32), *_MYSQL)
+
+
+def json_text() -> sa.types.TypeEngine[str]:
+    """JSON that must come back as it went in: text, because servers rewrite, round or refuse JSON of their own types."""
+    return sa.Text().with_variant(mysql.LONGTEXT(**_EXACT), *_MYSQL)
+
+
+def json_mirror() -> sa.types.TypeEngine[Any]:
+    """JSON for queries, in the server's own type. Nothing is ever read back from it."""
+    return sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+
+
+def payload_type() -> sa.types.TypeEngine[bytes]:
+    """Encoded bytes of any length: MySQL's plain BLOB ends at 64 KiB."""
+    return sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)
+
+
+def utc_time() -> sa.types.TypeEngine[datetime]:
+    """An aware UTC time, to the microsecond."""
+    zoneless = _WithoutZone(sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL))
+    return zoneless.with_variant(_WithZone(timezone=True), "postgresql")
+
+
+class _WithZone(sa.types.TypeDecorator[datetime]):
+    """For servers that store an instant. A naive time is refused before it can be misread."""
+
+    impl = sa.TIMESTAMP
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else _in_utc(value)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+
+class _WithoutZone(sa.types.TypeDecorator[datetime]):
+    """For servers whose times have no zone: UTC goes in, UTC comes out."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def __init__(self, impl: sa.types.TypeEngine[datetime]) -> None:
+        super().__init__()
+        self.impl = impl
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else _in_utc(value).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def _in_utc(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError("a naive time cannot be stored: use an aware one")
+    return value.astimezone(UTC)

@@ -1,0 +1,234 @@
+"""Runs operations: one attempt after another, until it has worked or the caller gets an error of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from threadkeep.errors import (
+    CheckpointerError,
+    CheckpointerLockTimeoutError,
+    CubepiSchemaUninitialized,
+    OutcomeUnknownError,
+    TransactionConflictError,
+)
+from threadkeep.sql.connections import Connections, Run
+from threadkeep.sql.dialects import Failure, Hooks
+from threadkeep.sql.transactions import (
+    StaleConnectionError,
+    Work,
+    begin_or_stale,
+    in_savepoint,
+    roll_back_quietly,
+)
+
+T = TypeVar("T")
+
+_ATTEMPTS = 8
+"""For conflicts of a single operation. Each one lets at least one other writer through."""
+_RECONNECTS = 3
+
+
+class Runner(Protocol):
+    """Runs an operation's work: as a transaction of its own, or as part of one."""
+
+    async def read(self, work: Work[T]) -> T: ...
+    async def write(self, work: Work[T]) -> T: ...
+
+
+class Database:
+    """Every operation is a transaction of its own."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self.hooks: Hooks = connections.transactions.hooks
+
+    async def read(self, work: Work[T]) -> T:
+        """Read from one snapshot. A read that lost its connection is made again."""
+        for attempt in range(_RECONNECTS + 1):
+            try:
+                return await _cancellable(self.connections.read(work))
+            except DBAPIError as error:
+                failure = self.hooks.classify(error)
+                if failure is not Failure.DISCONNECT:
+                    raise _ours(failure, error) from error
+                if attempt == _RECONNECTS:
+                    raise
+            except SQLAlchemyError as error:
+                raise _unexpected(error) from error
+        raise AssertionError("unreachable")
+
+    async def write(self, work: Work[T]) -> T:
+        """Write all or nothing. Conflicts are tried again; a connection that was dead to begin with is replaced."""
+        conflicts = reconnects = 0
+        while True:
+            try:
+                return await _cancellable(self.connections.write(work))
+            except StaleConnectionError as error:
+                reconnects += 1
+                if reconnects > _RECONNECTS:
+                    raise error.__cause__ or error from None
+            except DBAPIError as error:
+                failure = self.hooks.classify(error)
+                if failure is not Failure.CONFLICT:
+                    raise _ours(failure, error) from error
+                conflicts += 1
+                if conflicts == _ATTEMPTS:
+                    raise CheckpointerLockTimeoutError(
+                        f"the write conflicted with others {_ATTEMPTS} times in a row: try again later"
+                    ) from error
+                await asyncio.sleep(random.uniform(0, 0.002 * 2**conflicts))
+            except SQLAlchemyError as error:
+                raise _unexpected(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Joined]:
+        """A runner for several operations that happen together or not at all."""
+        transactions = self.connections.transactions
+        async with AsyncExitStack() as stack:
+            run = await self._begin(stack)
+            joined = Joined(run, self.hooks)
+            try:
+                yield joined
+                joined.refuse_if_over()
+                joined.end("the transaction is over: it was committed")
+                try:
+                    await _cancellable(run(transactions.commit))
+                except DBAPIError as error:
+                    raise _ours(self.hooks.classify(error), error, joined=True) from error
+            except BaseException:
+                joined.end("the transaction is over: it was rolled back")
+                # Also when cancelled: the connection goes back clean, or not at all.
+                await asyncio.shield(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
+                raise
+
+    async def _begin(self, stack: AsyncExitStack) -> Run:
+        """Begin on a connection that `stack` gives back at its end."""
+        transactions = self.connections.transactions
+        for attempt in range(_RECONNECTS + 1):
+            try:
+                async with AsyncExitStack() as this_attempt:
+                    run = await this_attempt.enter_async_context(self.connections.hold())
+                    await _cancellable(run(lambda conn: begin_or_stale(conn, transactions)))
+                    stack.push_async_exit(this_attempt.pop_all())
+                    return run
+            except StaleConnectionError as error:
+                if attempt == _RECONNECTS:
+                    raise error.__cause__ or error from None
+            except DBAPIError as error:
+                raise _ours(self.hooks.classify(error), error) from error
+            except SQLAlchemyError as error:
+                raise _unexpected(error) from error
+        raise AssertionError("unreachable")
+
+
+class Joined:
+    """Operations inside a transaction that is open already, ours or the host's. Each is a savepoint."""
+
+    def __init__(self, run: Run, hooks: Hooks, *, of_host: bool = False) -> None:
+        self._run = run
+        self._of_host = of_host
+        self._hooks = hooks
+        self._over: str | None = None
+        self._conflict = False
+        self._turn = asyncio.Lock()
+
+    def end(self, reason: str) -> None:
+        """Refuse all that comes now."""
+        self._over = self._over or reason
+
+    def refuse_if_over(self) -> None:
+        """Raise if the transaction is over, and say so again if the server has ended it."""
+        if self._conflict:
+            raise TransactionConflictError(self._over)
+        if self._over:
+            raise CheckpointerError(self._over)
+
+    async def read(self, work: Work[T]) -> T:
+        """Read what this transaction sees."""
+        return await self._attempt(work)
+
+    async def write(self, work: Work[T]) -> T:
+        """Write as a part of this transaction."""
+
+        def part(conn: sa.Connection) -> T:
+            if self._of_host:
+                self._hooks.join(conn)
+            return in_savepoint(conn, work)
+
+        return await self._attempt(part)
+
+    async def _attempt(self, work: Work[T]) -> T:
+        async with self._turn:
+            self.refuse_if_over()
+            try:
+                result: T = await _cancellable(self._run(work))
+            except DBAPIError as error:
+                ours = _ours(self._hooks.classify(error), error, joined=True)
+                if isinstance(ours, (TransactionConflictError, OutcomeUnknownError)):
+                    # MySQL would begin a new transaction without a word, and half of the work would be in it.
+                    self._conflict = isinstance(ours, TransactionConflictError)
+                    self.end(str(ours))
+                raise ours from error
+            except SQLAlchemyError as error:
+                raise _unexpected(error) from error
+            except asyncio.CancelledError:
+                self.end("the transaction is over: an operation in it was cancelled")
+                raise
+            return result
+
+
+def _ours(failure: Failure, error: DBAPIError, *, joined: bool = False) -> Exception:
+    """The error the caller gets instead of the driver's."""
+    reason = str(error.orig)
+    match failure:
+        case Failure.LOCK_TIMEOUT:
+            return CheckpointerLockTimeoutError(
+                f"another writer held the lock for too long, and nothing was written: {reason}"
+            )
+        case Failure.CONFLICT if joined:
+            return TransactionConflictError(
+                f"the server has ended this transaction: roll back and run all of it again: {reason}"
+            )
+        case Failure.DISCONNECT:
+            return OutcomeUnknownError(
+                f"the connection broke after the write was sent: it may or may not have happened: {reason}"
+            )
+        case Failure.MISSING_TABLE:
+            return CubepiSchemaUninitialized(
+                f"the tables are not what this library needs: run 'threadkeep upgrade URL' ({reason})"
+            )
+    return CheckpointerError(f"the database refused the operation, and nothing was written: {reason}")
+
+
+def _unexpected(error: SQLAlchemyError) -> Exception:
+    if isinstance(error, PoolTimeoutError):
+        return CheckpointerLockTimeoutError(
+            "no connection of the pool became free in time: raise max_pool_size, or hold transactions for less long"
+        )
+    return CheckpointerError(f"the operation could not be run on this connection: {error}")
+
+
+async def _cancellable(work: Awaitable[T]) -> T:
+    """Await it. If the task is cancelled meanwhile, CancelledError is what comes out, whatever cleaning up raised."""
+    task = asyncio.current_task()
+    assert task is not None
+    requests = task.cancelling()
+    try:
+        return await work
+    except Exception as error:
+        if task.cancelling() > requests:
+            raise asyncio.CancelledError from error
+        raise
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    """As a coroutine, which `shield` needs."""
+    return await work

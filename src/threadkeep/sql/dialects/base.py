@@ -1,0 +1,133 @@
+"""What a dialect adds to the portable operations. Defaults work for servers with RETURNING and ON CONFLICT.
+
+A statement that SQLAlchemy can say portably is not a hook: these are for locking, for allocating, and for telling a
+driver's errors apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from enum import Enum, auto
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from threadkeep.errors import CheckpointerError
+from threadkeep.sql.tables import threads
+
+
+class Failure(Enum):
+    """What a driver's error means for us."""
+
+    LOCK_TIMEOUT = auto()
+    CONFLICT = auto()
+    """The server has ended the transaction: a deadlock, a serialization failure, a snapshot that is too old."""
+    DISCONNECT = auto()
+    DUPLICATE = auto()
+    MISSING_TABLE = auto()
+    OTHER = auto()
+
+
+THREAD, COUNT, NOW = sa.bindparam("thread"), sa.bindparam("count"), sa.bindparam("now")
+
+
+@cache
+def _touch(*columns: sa.Column[Any]) -> Any:
+    statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
+    return statement.returning(threads.c.thread_id, *columns)
+
+
+class Hooks:
+    """The hooks of one dialect."""
+
+    insert: Callable[[sa.Table], Any]
+    """The dialect's own INSERT, which knows its upsert."""
+
+    failures: dict[Any, Failure]
+    """The driver's codes that mean something to us."""
+
+    # ---- transactions ----------------------------------------------------------------------------------------
+
+    def begin(self, conn: sa.Connection) -> None:
+        """Begin a write on an engine of our own, which is in autocommit mode otherwise."""
+        conn.exec_driver_sql("BEGIN")
+
+    def join(self, conn: sa.Connection) -> None:
+        """Make sure that a transaction which SQLAlchemy or the host manages is one that can be written in."""
+        if conn.dialect.detect_autocommit_setting(conn.connection.dbapi_connection):
+            raise CheckpointerError(
+                "the connection is in AUTOCOMMIT mode, where nothing is all or none: pass one without"
+            )
+
+    def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
+        """Limit lock waits for the rest of this transaction, where no setting of the connection does."""
+
+    # ---- the thread's row: its lock and its counters ---------------------------------------------------------
+
+    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
+        """Lock the thread, creating it when needed; return these columns of it."""
+        return conn.execute(self._upsert(*columns), {"thread": thread_id, "count": 0, "now": now}).one()
+
+    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
+        """Lock the thread if there is one; return these columns of it, or None."""
+        return conn.execute(_touch(*columns), {"thread": thread_id, "now": now}).one_or_none()
+
+    def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
+        """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
+        statement = self._upsert(threads.c.last_seq)
+        last_seq: int = conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one().last_seq
+        return last_seq
+
+    @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program
+    def _upsert(self, *columns: sa.Column[Any]) -> Any:
+        return (
+            self.insert(threads)
+            .values(thread_id=THREAD, extra="{}", last_seq=COUNT, created_at=NOW, updated_at=NOW)
+            .on_conflict_do_update(
+                index_elements=[threads.c.thread_id],
+                set_={"last_seq": threads.c.last_seq + COUNT, "updated_at": NOW},
+            )
+            .returning(threads.c.thread_id, *columns)
+        )
+
+    # ---- rows ------------------------------------------------------------------------------------------------
+
+    def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+        """Insert the row unless its key is taken, also by a transaction that commits while this one waits."""
+        result = conn.execute(self.insert(table).values(row).on_conflict_do_nothing())
+        return bool(result.rowcount == 1)
+
+    def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
+        """Insert the row, or replace the one that has its key."""
+        keys = list(table.primary_key.columns)
+        changes = {name: value for name, value in row.items() if not table.c[name].primary_key}
+        conn.execute(
+            self.insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changes)
+        )
+
+    # ---- errors ----------------------------------------------------------------------------------------------
+
+    def code(self, error: DBAPIError) -> Any:
+        """The driver's code for this error."""
+        raise NotImplementedError
+
+    def classify(self, error: DBAPIError) -> Failure:
+        """What the error means. By code, never by text."""
+        if error.connection_invalidated:
+            return Failure.DISCONNECT
+        return self.failures.get(self.code(error), Failure.OTHER)
+
+    # ---- limits and migrations -------------------------------------------------------------------------------
+
+    def max_value_bytes(self, conn: sa.Connection) -> int | None:
+        """The largest encoded value that server and driver really carry, or None for no limit worth a word."""
+        return None
+
+    @contextmanager
+    def migrating(self, conn: sa.Connection) -> Iterator[None]:
+        """One upgrade at a time, in one transaction where the server's DDL has them."""
+        yield

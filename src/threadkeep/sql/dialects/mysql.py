@@ -1,0 +1,102 @@
+"""The whole truth about MySQL and MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from threadkeep.errors import CheckpointerLockTimeoutError
+from threadkeep.sql.dialects.base import COUNT, NOW, THREAD, Failure, Hooks
+from threadkeep.sql.tables import threads
+
+_DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
+"""asyncmy 0.2.17 loses rows of 16 MiB and more."""
+_PACKET_OVERHEAD = 1024 * 1024 + 256 * 1024
+"""The statement around a value, the metadata mirror, and the batch that asyncmy fills before it sends."""
+_UPGRADE_LOCK_SECONDS = 600
+
+
+_UPSERT = (
+    mysql.insert(threads)
+    .values(
+        thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW
+    )
+    .on_duplicate_key_update(last_seq=sa.func.last_insert_id(threads.c.last_seq + COUNT), updated_at=NOW)
+)
+_TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
+
+
+class MySQLHooks(Hooks):
+    """No RETURNING: LAST_INSERT_ID(n) carries the allocated number back in the reply to the upsert itself."""
+
+    insert = staticmethod(mysql.insert)
+    failures = {
+        1205: Failure.LOCK_TIMEOUT,
+        1213: Failure.CONFLICT,
+        1020: Failure.CONFLICT,  # MariaDB's innodb_snapshot_isolation
+        1062: Failure.DUPLICATE,
+        1146: Failure.MISSING_TABLE,
+        1053: Failure.DISCONNECT,
+        1317: Failure.DISCONNECT,  # KILL QUERY and KILL during a statement look alike
+        1927: Failure.DISCONNECT,
+        2006: Failure.DISCONNECT,
+        2013: Failure.DISCONNECT,
+        4031: Failure.DISCONNECT,
+    }
+
+    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
+        self.allocate(conn, thread_id, 0, now)
+        return self._read_locked(conn, thread_id, *columns)
+
+    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
+        if conn.execute(_TOUCH, {"thread": thread_id, "now": now}).rowcount == 0:
+            return None
+        return self._read_locked(conn, thread_id, *columns)
+
+    def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
+        last_seq: int = conn.execute(_UPSERT, {"thread": thread_id, "count": count, "now": now}).lastrowid
+        return last_seq
+
+    def _read_locked(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any:
+        if not columns:
+            return (thread_id,)
+        statement = sa.select(*columns).where(threads.c.thread_id == thread_id)
+        return conn.execute(statement.with_for_update()).one()
+
+    def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+        # INSERT IGNORE would forgive more than a taken key; this error ends only the statement, not the transaction.
+        try:
+            conn.execute(sa.insert(table).values(row))
+        except IntegrityError as error:
+            if self.classify(error) is Failure.DUPLICATE:
+                return False
+            raise
+        return True
+
+    def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
+        changes = {name: value for name, value in row.items() if not table.c[name].primary_key}
+        conn.execute(self.insert(table).values(row).on_duplicate_key_update(changes))
+
+    def code(self, error: DBAPIError) -> Any:
+        return error.orig.args[0] if error.orig and error.orig.args else None
+
+    def max_value_bytes(self, conn: sa.Connection) -> int | None:
+        # Values travel as quoted literals: in the worst case every byte of one is escaped and takes two.
+        packet = int(conn.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one())
+        return min((packet - _PACKET_OVERHEAD) // 2, _DRIVER_ROW_LIMIT)
+
+    @contextmanager
+    def migrating(self, conn: sa.Connection) -> Iterator[None]:
+        name = "concat('threadkeep.', database())"
+        if conn.exec_driver_sql(f"SELECT get_lock({name}, {_UPGRADE_LOCK_SECONDS})").scalar() != 1:
+            raise CheckpointerLockTimeoutError("another upgrade of this database is running: try again later")
+        try:
+            yield
+        finally:
+            conn.exec_driver_sql(f"SELECT release_lock({name})")

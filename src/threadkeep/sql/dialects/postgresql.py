@@ -1,0 +1,51 @@
+"""The whole truth about PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
+
+from threadkeep.sql.dialects.base import Failure, Hooks
+
+_UPGRADE_LOCK = 0x7468726561646B  # "threadk"
+
+
+_BOUND_WAITS = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("limit", type_=sa.Text), sa.true()))
+
+
+class PostgreSQLHooks(Hooks):
+    """Everything is the default, but for lock timeouts and error codes."""
+
+    insert = staticmethod(postgresql.insert)
+    failures = {
+        "55P03": Failure.LOCK_TIMEOUT,
+        "40001": Failure.CONFLICT,
+        "40P01": Failure.CONFLICT,
+        "23505": Failure.DUPLICATE,
+        "42P01": Failure.MISSING_TABLE,
+        # The server ends the session: an administrator's word, a crash, a shutdown, an idle limit.
+        "57P01": Failure.DISCONNECT,
+        "57P02": Failure.DISCONNECT,
+        "57P03": Failure.DISCONNECT,
+        "57P05": Failure.DISCONNECT,
+        "08003": Failure.DISCONNECT,
+        "08006": Failure.DISCONNECT,
+    }
+
+    def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
+        # For this transaction alone: behind PgBouncer a session's settings would be somebody else's.
+        milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
+        conn.execute(_BOUND_WAITS, {"limit": milliseconds})
+
+    def code(self, error: DBAPIError) -> Any:
+        return getattr(error.orig, "sqlstate", None)
+
+    @contextmanager
+    def migrating(self, conn: sa.Connection) -> Iterator[None]:
+        conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))
+        yield

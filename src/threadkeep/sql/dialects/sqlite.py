@@ -1,0 +1,53 @@
+"""The whole truth about SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError
+
+from threadkeep.sql.dialects.base import Failure, Hooks
+from threadkeep.sql.tables import threads
+
+
+class SQLiteHooks(Hooks):
+    """One writer at a time, for the whole file: the lock is the transaction."""
+
+    insert = staticmethod(sqlite.insert)
+    failures = {
+        sqlite3.SQLITE_BUSY: Failure.LOCK_TIMEOUT,
+        sqlite3.SQLITE_BUSY_TIMEOUT: Failure.LOCK_TIMEOUT,
+        sqlite3.SQLITE_LOCKED: Failure.LOCK_TIMEOUT,
+        # The transaction has read what somebody else has changed since: no waiting makes it writable.
+        sqlite3.SQLITE_BUSY_SNAPSHOT: Failure.CONFLICT,
+        sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Failure.DUPLICATE,
+        # The code for any error in a statement. Ours are fixed, so what is wrong is the schema.
+        sqlite3.SQLITE_ERROR: Failure.MISSING_TABLE,
+    }
+
+    def begin(self, conn: sa.Connection) -> None:
+        conn.exec_driver_sql("BEGIN IMMEDIATE")  # waits as long as the connection's busy timeout says
+
+    def join(self, conn: sa.Connection) -> None:
+        # A driver in its legacy mode begins nothing until the first INSERT, and a SAVEPOINT would then be committed by
+        # its RELEASE. Where a plain BEGIN has run, a write that changes nothing takes the lock before anything is read.
+        driver: Any = conn.connection.driver_connection
+        if driver.in_transaction:
+            conn.execute(sa.update(threads).where(sa.false()).values(last_seq=0))
+        else:
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def migrating(self, conn: sa.Connection) -> Iterator[None]:
+        driver: Any = conn.connection.driver_connection
+        if not driver.in_transaction:
+            conn.exec_driver_sql("BEGIN IMMEDIATE")  # a driver that has begun by itself would commit at the first DDL
+        yield
+
+    def code(self, error: DBAPIError) -> Any:
+        return getattr(error.orig, "sqlite_errorcode", None)

@@ -1,0 +1,88 @@
+"""Engines of our own, made from a DSN."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from threadkeep.urls import Backend, split_url
+
+_POOL_TIMEOUT = 30
+
+OPERATING: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True}
+"""For operations: a read is one round trip, and a write begins and ends its transaction itself."""
+MIGRATING: dict[str, Any] = {"poolclass": sa.NullPool}
+"""For upgrades: one connection, with transactions as SQLAlchemy manages them."""
+
+
+def pool_of(size: int) -> dict[str, Any]:
+    """A pool that keeps up to `size` connections and opens no more."""
+    return {"pool_size": size, "max_overflow": 0, "pool_timeout": _POOL_TIMEOUT}
+
+
+def postgresql_engine(dsn: str, *, prepared_statements: bool = True, **options: Any) -> AsyncEngine:
+    """An engine on asyncpg, which reads the DSN itself: `sslmode`, several hosts and PG* variables all work."""
+    import asyncpg
+
+    rest = _after_scheme(dsn, Backend.POSTGRESQL)
+    settings = {} if prepared_statements else {"statement_cache_size": 0}
+
+    async def connect() -> Any:
+        return await asyncpg.connect(f"postgresql://{rest}", **settings)
+
+    connect_args = {} if prepared_statements else {"prepared_statement_cache_size": 0}
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        connect_args=connect_args,
+        hide_parameters=True,
+        **options,
+    )
+
+
+def sqlite_engine(path: str) -> sa.Engine:
+    """A synchronous engine on one SQLite file, whose transactions begin when we say so."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path, isolation_level=None)
+
+    return sa.create_engine("sqlite://", creator=connect, hide_parameters=True, **MIGRATING)
+
+
+def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngine:
+    """An engine on asyncmy, for MySQL and MariaDB."""
+    rest = _after_scheme(dsn, Backend.MYSQL)
+    try:
+        url = make_url(f"mysql+asyncmy://{rest}")
+    except (ArgumentError, ValueError):
+        raise ValueError("the MySQL URL cannot be read: write mysql://user:password@host:3306/database") from None
+    engine = create_async_engine(url, hide_parameters=True, **options)
+    # READ COMMITTED: gap locks would make writers of different threads wait for each other, and deadlock.
+    # Strict mode: a server without it would cut off a value that does not fit, and store the rest.
+    settings = (
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
+        "SET SESSION sql_mode = CONCAT_WS(',', @@sql_mode, 'STRICT_TRANS_TABLES')",
+    )
+
+    @sa.event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        for setting in settings:
+            cursor.execute(setting)
+        cursor.close()
+
+    return engine
+
+
+def _after_scheme(dsn: str, expected: Backend) -> str:
+    backend, rest = split_url(dsn)
+    if backend is not expected:
+        raise ValueError(f"the URL must start with {expected.value}://")
+    return rest

@@ -1,0 +1,35 @@
+"""The schema gate: on entry, one query tells whether this library may work with this database."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from threadkeep.errors import CubepiSchemaMismatch, CubepiSchemaUninitialized
+from threadkeep.sql.dialects import Failure, Hooks
+from threadkeep.sql.tables import SCHEMA_VERSION, schema_version
+from threadkeep.version import __version__, as_numbers
+
+_UPGRADE = "run 'threadkeep upgrade URL' (or 'alembic upgrade head') first"
+
+
+def check_schema(conn: sa.Connection, hooks: Hooks) -> int:
+    """Return the schema's version, or raise CubepiSchemaError: it says which command or upgrade closes the gap."""
+    try:
+        # Every column there is: cubepi's table of the same name has one less than ours, and that tells them apart.
+        row = conn.execute(sa.text(f"SELECT * FROM {schema_version.name}")).mappings().first()
+    except DBAPIError as error:
+        if hooks.classify(error) is Failure.MISSING_TABLE:
+            raise CubepiSchemaUninitialized from None
+        raise
+    if row is None:
+        raise CubepiSchemaUninitialized(f"{schema_version.name} is empty: {_UPGRADE}")
+    actual = int(row["version"])
+    if "oldest_library" not in row:
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, f"cubepi wrote this database: {_UPGRADE}")
+    if actual < SCHEMA_VERSION:
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, _UPGRADE)
+    if actual > SCHEMA_VERSION and as_numbers(row["oldest_library"]) > as_numbers(__version__):
+        hint = f"it is open to threadkeep {row['oldest_library']} and later, this is {__version__}: upgrade threadkeep"
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, hint)
+    return actual

@@ -1,0 +1,17 @@
+"""Extra: the free-form state of a thread, merged key by key."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from threadkeep import rules
+from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.tables import threads
+
+
+def save_extra(conn: sa.Connection, hooks: Hooks, thread_id: str, changes: str, max_bytes: int) -> None:
+    """Merge the changes into what is there."""
+    thread = hooks.lock_or_create(conn, thread_id, rules.utc_now(), threads.c.extra)
+    merged = rules.merged_extra(thread.extra, changes, max_bytes)
+    if merged != thread.extra:
+        conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"extra": merged})

@@ -1,0 +1,116 @@
+"""Forks, and the snapshot they are cut from."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from threadkeep import rules
+from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
+from threadkeep.records import StoredMessage
+from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.operations.runs import completion_seq_of
+from threadkeep.sql.tables import messages, runs, threads
+
+_THREAD, _RUN, _CUTOFF = sa.bindparam("thread"), sa.bindparam("run"), sa.bindparam("cutoff")
+
+
+def _in_slice(cutoff: Any) -> sa.ColumnElement[bool]:
+    """Legacy messages, and those of runs that were completed no later than the cutoff."""
+    completed = sa.select(runs.c.run_id).where(
+        runs.c.thread_id == _THREAD, runs.c.completion_seq.is_not(None), runs.c.completion_seq <= cutoff
+    )
+    return sa.and_(
+        messages.c.thread_id == _THREAD, sa.or_(messages.c.run_id.is_(None), messages.c.run_id.in_(completed))
+    )
+
+
+_CUTOFF_NOW = (
+    sa.select(runs.c.completion_seq)
+    .where(runs.c.thread_id == _THREAD, runs.c.run_id == _RUN)
+    .scalar_subquery()
+)
+
+# One statement, so one snapshot: the thread itself comes as a row of seq 0, with the cutoff in the place of a format.
+_SNAPSHOT = sa.union_all(
+    sa.select(
+        sa.literal_column("0").label("seq"),
+        _CUTOFF_NOW.label("format"),
+        sa.null().label("payload"),
+    ).where(threads.c.thread_id == _THREAD),
+    sa.select(messages.c.seq, messages.c.format, messages.c.payload).where(_in_slice(_CUTOFF_NOW)),
+)
+
+_SOURCE = sa.select(threads.c.extra).where(threads.c.thread_id == _THREAD).with_for_update()
+_LAST_COPIED = (
+    sa.select(messages.c.seq)
+    .where(_in_slice(_CUTOFF))
+    .order_by(messages.c.seq.desc())
+    .limit(1)
+    .with_for_update(read=True)
+)
+
+_AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at")
+_COPY_MESSAGES = sa.insert(messages).from_select(
+    ["thread_id", "seq", *_AS_THEY_ARE],
+    sa.select(
+        sa.bindparam("target", type_=messages.c.thread_id.type),
+        sa.func.row_number().over(order_by=messages.c.seq),
+        *(messages.c[name] for name in _AS_THEY_ARE),
+    ).where(_in_slice(_CUTOFF)),
+).execution_options(preserve_rowcount=True)
+_COPY_RUNS = sa.insert(runs).from_select(
+    ["thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"],
+    sa.select(
+        sa.bindparam("target", type_=runs.c.thread_id.type),
+        runs.c.run_id,
+        runs.c.claimed_at,
+        runs.c.completed_at,
+        runs.c.completion_seq,
+    ).where(runs.c.thread_id == _THREAD, runs.c.completion_seq <= _CUTOFF),
+)
+
+
+def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
+    """The messages a fork would copy."""
+    rows = conn.execute(_SNAPSHOT, {"thread": thread_id, "run": after_run_id}).all()
+    if not rows:
+        raise ThreadNotFoundError(thread_id)
+    thread, *stored = sorted(rows, key=attrgetter("seq"))
+    rules.require_cutoff(thread_id, after_run_id, thread.format)
+    return [StoredMessage(row.seq, row.format, bytes(row.payload)) for row in stored]
+
+
+def fork(
+    conn: sa.Connection,
+    hooks: Hooks,
+    source: str,
+    target: str,
+    after_run_id: str,
+    metadata: str | None,
+    max_bytes: int,
+) -> None:
+    """Copy the slice, its runs and the source's extra into a new thread."""
+    # Source before target: two opposite forks would deadlock otherwise.
+    thread = conn.execute(_SOURCE, {"thread": source}).one_or_none()
+    if thread is None:
+        raise ThreadNotFoundError(source)
+    cutoff = rules.require_cutoff(source, after_run_id, completion_seq_of(conn, source, after_run_id))
+    slice_ = {"thread": source, "cutoff": cutoff}
+    now = rules.utc_now()
+    row = {
+        "thread_id": target,
+        "parent_thread_id": source,
+        "forked_at_seq": conn.execute(_LAST_COPIED, slice_).scalar_one_or_none() or 0,
+        "extra": rules.forked_extra(thread.extra, metadata, max_bytes),
+        "last_completion_seq": cutoff,
+        "created_at": now,
+        "updated_at": now,
+    }
+    if not hooks.insert_if_absent(conn, threads, row):
+        raise ThreadAlreadyExistsError(target)
+    copied = conn.execute(_COPY_MESSAGES, {**slice_, "target": target}).rowcount
+    conn.execute(_COPY_RUNS, {**slice_, "target": target})
+    conn.execute(sa.update(threads).where(threads.c.thread_id == target), {"last_seq": copied})

@@ -1,0 +1,84 @@
+"""Runs: claiming, completing, listing. What is read here is read under the thread's lock, with a locking read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from threadkeep import rules
+from threadkeep.records import RunRecord
+from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.tables import runs, threads
+
+_THREAD, _RUN = sa.bindparam("thread"), sa.bindparam("run")
+_ID_CHUNK = 500
+"""Ids in one IN (…): servers and drivers count parameters."""
+
+_RECORD = sa.select(runs.c.run_id, runs.c.claimed_at, runs.c.completed_at, runs.c.completion_seq).where(
+    runs.c.thread_id == _THREAD
+)
+_FIND = _RECORD.where(runs.c.run_id == _RUN)
+_LIST = _RECORD.order_by(runs.c.claimed_at, runs.c.run_id)
+_COMPLETED_AMONG = sa.select(runs.c.run_id).where(
+    runs.c.thread_id == _THREAD,
+    runs.c.run_id.in_(sa.bindparam("runs", expanding=True)),
+    runs.c.completed_at.is_not(None),
+)
+
+
+def claim_run(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str) -> None:
+    """Claim the run, if nobody has."""
+    now = rules.utc_now()
+    hooks.lock_or_create(conn, thread_id, now)
+    rules.refuse_second_claim(thread_id, run_id, _find(conn, thread_id, run_id))
+    conn.execute(sa.insert(runs), {"thread_id": thread_id, "run_id": run_id, "claimed_at": now})
+
+
+def mark_run_complete(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str) -> None:
+    """Complete the run at the thread's next completion_seq, unless it is complete."""
+    now = rules.utc_now()
+    thread = hooks.lock(conn, thread_id, now, threads.c.last_completion_seq)
+    run = rules.require_claimed(thread_id, run_id, _find(conn, thread_id, run_id) if thread else None)
+    if run.completed_at is not None:
+        return
+    completion_seq = thread.last_completion_seq + 1
+    conn.execute(
+        sa.update(threads).where(threads.c.thread_id == thread_id), {"last_completion_seq": completion_seq}
+    )
+    conn.execute(
+        sa.update(runs).where(runs.c.thread_id == thread_id, runs.c.run_id == run_id),
+        {"completed_at": now, "completion_seq": completion_seq},
+    )
+
+
+def list_runs(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[RunRecord]:
+    """The thread's runs in the order they were claimed."""
+    return [RunRecord(*row) for row in conn.execute(_LIST, {"thread": thread_id})]
+
+
+def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str]) -> Iterator[str]:
+    """Those of these runs that are complete."""
+    for chunk in chunks(run_ids):
+        statement = _COMPLETED_AMONG.with_for_update(read=True)
+        yield from conn.execute(statement, {"thread": thread_id, "runs": chunk}).scalars()
+
+
+def completion_seq_of(conn: sa.Connection, thread_id: str, run_id: str) -> int | None:
+    """The run's completion_seq; None when it is unknown, open or abandoned."""
+    run = _find(conn, thread_id, run_id)
+    return run.completion_seq if run else None
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The ids, in lists short enough for one statement."""
+    for start in range(0, len(ids), _ID_CHUNK):
+        yield ids[start : start + _ID_CHUNK]
+
+
+def _find(conn: sa.Connection, thread_id: str, run_id: str) -> RunRecord | None:
+    # A locking read: inside a host's transaction the snapshot may be older than the lock we have just waited for.
+    statement: sa.Select[Any] = _FIND.with_for_update(read=True)
+    row = conn.execute(statement, {"thread": thread_id, "run": run_id}).one_or_none()
+    return RunRecord(*row) if row else None

@@ -1,0 +1,132 @@
+"""How a transaction begins and ends, on one connection. Synchronous: a whole operation is one hop to the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from threadkeep.sql.dialects import Failure, Hooks
+
+T = TypeVar("T")
+Work = Callable[[sa.Connection], T]
+"""An operation with everything but its connection."""
+
+
+class StaleConnectionError(Exception):
+    """The connection was dead before anything of the write was sent."""
+
+
+class AbandonedError(Exception):
+    """The caller was cancelled before the commit: the write was rolled back."""
+
+
+class Transactions(Protocol):
+    """Begins and ends transactions on a connection."""
+
+    hooks: Hooks
+
+    def begin(self, conn: sa.Connection) -> None: ...
+    def commit(self, conn: sa.Connection) -> None: ...
+    def rollback(self, conn: sa.Connection) -> None: ...
+
+
+class OwnTransactions:
+    """On an engine of our own, in autocommit mode: a read is one round trip, a write says BEGIN and COMMIT itself."""
+
+    def __init__(self, hooks: Hooks, lock_timeout: float) -> None:
+        self.hooks = hooks
+        self._lock_timeout = lock_timeout
+
+    def begin(self, conn: sa.Connection) -> None:
+        self.hooks.begin(conn)
+        self.hooks.bound_waits(conn, self._lock_timeout)
+
+    def commit(self, conn: sa.Connection) -> None:
+        conn.exec_driver_sql("COMMIT")
+
+    def rollback(self, conn: sa.Connection) -> None:
+        conn.exec_driver_sql("ROLLBACK")
+
+
+class HostTransactions:
+    """On a host's engine, as the host has set it up: SQLAlchemy begins and ends."""
+
+    def __init__(self, hooks: Hooks, lock_timeout: float) -> None:
+        self.hooks = hooks
+        self._lock_timeout = lock_timeout
+
+    def begin(self, conn: sa.Connection) -> None:
+        self.hooks.join(conn)
+        self.hooks.bound_waits(conn, self._lock_timeout)
+
+    def commit(self, conn: sa.Connection) -> None:
+        conn.commit()
+
+    def rollback(self, conn: sa.Connection) -> None:
+        conn.rollback()
+
+
+def begin_or_stale(conn: sa.Connection, transactions: Transactions) -> None:
+    """Begin, or raise StaleConnectionError: then nothing was sent that a fresh connection could not send again."""
+    try:
+        transactions.begin(conn)
+    except sa.exc.DBAPIError as error:
+        roll_back_quietly(conn, transactions)
+        if transactions.hooks.classify(error) is Failure.DISCONNECT:
+            conn.invalidate()
+            raise StaleConnectionError from error
+        raise
+
+
+def in_transaction(
+    conn: sa.Connection, transactions: Transactions, work: Work[T], may_commit: Callable[[], bool]
+) -> T:
+    """Run the work in a transaction of its own: all of it or nothing."""
+    begin_or_stale(conn, transactions)
+    try:
+        result = work(conn)
+        if not may_commit():
+            raise AbandonedError
+        transactions.commit(conn)
+    except BaseException:
+        roll_back_quietly(conn, transactions)
+        raise
+    return result
+
+
+def roll_back_quietly(conn: sa.Connection, transactions: Transactions) -> None:
+    """Undo without a word: what made it necessary is what the caller must hear of."""
+    if conn.invalidated:
+        return
+    try:
+        transactions.rollback(conn)
+    except SQLAlchemyError:
+        # In whatever state it is, nobody must get it from the pool.
+        conn.invalidate()
+
+
+def in_savepoint(conn: sa.Connection, work: Work[T]) -> T:
+    """Run the work inside a transaction that is open already. If it fails, no trace of it is left there."""
+    # Plain statements: SQLAlchemy's begin_nested doubles the cost.
+    conn.exec_driver_sql("SAVEPOINT threadkeep")
+    try:
+        result = work(conn)
+    except BaseException:
+        _undo_savepoint(conn)
+        raise
+    conn.exec_driver_sql("RELEASE SAVEPOINT threadkeep")
+    return result
+
+
+def _undo_savepoint(conn: sa.Connection) -> None:
+    if conn.invalidated:
+        return
+    try:
+        conn.exec_driver_sql("ROLLBACK TO SAVEPOINT threadkeep")
+        conn.exec_driver_sql("RELEASE SAVEPOINT threadkeep")
+    except SQLAlchemyError:
+        # After a deadlock MySQL has no savepoint left: the transaction is gone, and the first error says so.
+        return
