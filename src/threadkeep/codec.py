@@ -123,7 +123,9 @@ class Codec:
         try:
             self._request.validate_json(payload)
         except ValidationError as error:
-            reason = f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
+            reason = (
+                f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
+            )
             raise UnstorableValueError("request", reason) from None
         return question_id, within(payload, "request", self.max_value_bytes).decode()
 

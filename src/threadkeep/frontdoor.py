@@ -133,9 +133,7 @@ class CheckpointerMethods:
         text = await self._store.load_answer(*key)
         return None if text is None else self._codec.decode_answer(*key, text)
 
-    async def has_hitl_answer(
-        self, thread_id: str, question_id: str, *, run_id: str | None = None
-    ) -> bool:
+    async def has_hitl_answer(self, thread_id: str, question_id: str, *, run_id: str | None = None) -> bool:
         """See `protocol.Checkpointer.has_hitl_answer`."""
         return await self._store.load_answer(*_answer_key(thread_id, run_id, question_id)) is not None
 

@@ -11,11 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from threadkeep import rules
 from threadkeep.codec import DEFAULT_MAX_VALUE_BYTES, Codec
-from threadkeep.errors import CheckpointerLockTimeoutError, ThreadAlreadyExistsError, ThreadNotFoundError
+from threadkeep.errors import (
+    CheckpointerError,
+    CheckpointerLockTimeoutError,
+    ThreadAlreadyExistsError,
+    ThreadNotFoundError,
+)
 from threadkeep.frontdoor import CheckpointerMethods
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import (
@@ -26,8 +31,6 @@ from threadkeep.records import (
     StoredThread,
     ThreadRecord,
 )
-
-_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -46,9 +49,7 @@ class _Thread:
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def copy(self) -> _Thread:
-        return replace(
-            self, messages=list(self.messages), runs=dict(self.runs), answers=dict(self.answers)
-        )
+        return replace(self, messages=list(self.messages), runs=dict(self.runs), answers=dict(self.answers))
 
     def record(self, thread_id: str) -> ThreadRecord:
         return ThreadRecord(
@@ -65,7 +66,9 @@ class _Thread:
         """The cutoff, and what a fork copies with the seqs it has here."""
         run = self.runs.get(after_run_id)
         cutoff = rules.require_cutoff(thread_id, after_run_id, run.completion_seq if run else None)
-        completed = {run.run_id for run in self.runs.values() if run.completion_seq and run.completion_seq <= cutoff}
+        completed = {
+            run.run_id for run in self.runs.values() if run.completion_seq and run.completion_seq <= cutoff
+        }
         return cutoff, [
             (seq, row)
             for seq, row in enumerate(self.messages, 1)
@@ -137,7 +140,10 @@ class _MemoryStore:
     """`store.Store` over dictionaries. Each operation decides first and changes last: one that raises leaves no trace."""
 
     def __init__(
-        self, threads: _Threads, max_value_bytes: int, writing: Callable[[], AbstractAsyncContextManager[None]]
+        self,
+        threads: _Threads,
+        max_value_bytes: int,
+        writing: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self._threads = threads
         self._max_value_bytes = max_value_bytes
@@ -330,9 +336,20 @@ class MemoryCheckpointer(CheckpointerMethods):
         """The same methods on one transaction: all of it happens, or nothing. Other writers wait, readers do not."""
         async with self._writing():
             threads = _Threads(self._committed)
-            store = _MemoryStore(threads, self._codec.max_value_bytes, _no_waiting)
-            yield CheckpointerMethods(store, self._codec)
-            threads.commit()
+            over = False
+
+            @asynccontextmanager
+            async def writing() -> AsyncIterator[None]:
+                if over:
+                    raise CheckpointerError("the transaction is over")
+                yield
+
+            store = _MemoryStore(threads, self._codec.max_value_bytes, writing)
+            try:
+                yield CheckpointerMethods(store, self._codec)
+                threads.commit()
+            finally:
+                over = True
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:
@@ -347,8 +364,3 @@ class MemoryCheckpointer(CheckpointerMethods):
             yield
         finally:
             self._lock.release()
-
-
-@asynccontextmanager
-async def _no_waiting() -> AsyncIterator[None]:
-    yield

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep.memory import MemoryCheckpointer
-from threadkeep.sql.checkpointer import MySQLCheckpointer, PostgresCheckpointer, SQLCheckpointer, SQLiteCheckpointer
+from threadkeep.sql.checkpointer import (
+    MySQLCheckpointer,
+    PostgresCheckpointer,
+    SQLCheckpointer,
+    SQLiteCheckpointer,
+)
 from threadkeep.urls import Backend, split_url, sqlite_path
 
 

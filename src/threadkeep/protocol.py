@@ -124,9 +124,7 @@ class Checkpointer(MinimalCheckpointer, Protocol):
         """The stored answer, or None. A run_id of None is a key of its own."""
         ...
 
-    async def has_hitl_answer(
-        self, thread_id: str, question_id: str, *, run_id: str | None = None
-    ) -> bool:
+    async def has_hitl_answer(self, thread_id: str, question_id: str, *, run_id: str | None = None) -> bool:
         """Whether there is an answer: tells a stored None from none."""
         ...
 

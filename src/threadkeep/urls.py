@@ -36,7 +36,9 @@ def split_url(url: str) -> tuple[Backend, str]:
     try:
         return _SCHEMES[scheme], rest
     except KeyError:
-        raise ValueError(f"{scheme}:// is not among the databases Threadkeep runs on: sqlite, postgresql, mysql") from None
+        raise ValueError(
+            f"{scheme}:// is not among the databases Threadkeep runs on: sqlite, postgresql, mysql"
+        ) from None
 
 
 def sqlite_path(rest: str) -> str:

@@ -198,7 +198,9 @@ class _ServerCheckpointer(SQLCheckpointer):
             lock_timeout=lock_timeout,
         )
         if not 0 <= min_pool_size <= max_pool_size or max_pool_size < 1:
-            raise ValueError("pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1")
+            raise ValueError(
+                "pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1"
+            )
         self._dsn = dsn
         self._min_pool_size = min_pool_size
         self._max_pool_size = max_pool_size

@@ -63,7 +63,7 @@ class _Worker:
         self._conn: sa.Connection | None = None
 
     def _do(self, work: Work[T]) -> T:
-        if self._conn is None:
+        if self._conn is None or self._conn.invalidated:
             self._conn = self._engine.connect()
         return work(self._conn)
 
@@ -173,5 +173,3 @@ class SQLiteThreads:
             yield
         finally:
             self._turn.release()
-
-

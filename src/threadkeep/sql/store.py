@@ -88,4 +88,3 @@ class SQLStore:
 
     async def delete_thread(self, thread_id: str) -> bool:
         return await self._write(threads.delete_thread, thread_id)
-

@@ -21,7 +21,11 @@ FK_DIALECTS = ("postgresql", "sqlite")
 def _of_thread(name: str) -> sa.ForeignKeyConstraint:
     """A row goes with its thread. MySQL has no such key: its adopted tables are partitioned and cannot."""
     return sa.ForeignKeyConstraint(
-        ["thread_id"], ["cubepi_threads.thread_id"], name=name, ondelete="CASCADE", info={"only_on": FK_DIALECTS}
+        ["thread_id"],
+        ["cubepi_threads.thread_id"],
+        name=name,
+        ondelete="CASCADE",
+        info={"only_on": FK_DIALECTS},
     ).ddl_if(dialect=FK_DIALECTS)
 
 

@@ -48,7 +48,7 @@ class OwnTransactions:
         conn.exec_driver_sql("COMMIT")
 
     def rollback(self, conn: sa.Connection) -> None:
-        conn.exec_driver_sql("ROLLBACK")
+        self.hooks.roll_back(conn)
 
 
 class HostTransactions:

@@ -12,7 +12,9 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-_ID = sa.Text().with_variant(mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+_ID = sa.Text().with_variant(
+    mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _TIME = sa.TIMESTAMP(timezone=True)
 

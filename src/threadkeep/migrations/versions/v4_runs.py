@@ -20,8 +20,10 @@ _MYSQL = ("mysql", "mariadb")
 _EXACT = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 _ID = sa.Text().with_variant(mysql.VARCHAR(255, **_EXACT), *_MYSQL)
 _TEXT = sa.Text().with_variant(mysql.LONGTEXT(**_EXACT), *_MYSQL)
-_TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL).with_variant(
-    postgresql.TIMESTAMP(timezone=True), "postgresql"
+_TIME = (
+    sa.DateTime()
+    .with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+    .with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
 )
 _MIRROR = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _PAYLOAD = sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)
@@ -93,9 +95,12 @@ def _convert_threads() -> None:
         for column in ("created_at", "updated_at"):
             _change_type(column, _TIME)
         op.add_column(
-            "cubepi_threads", sa.Column("last_completion_seq", sa.BigInteger, nullable=False, server_default="0")
+            "cubepi_threads",
+            sa.Column("last_completion_seq", sa.BigInteger, nullable=False, server_default="0"),
         )
-        op.add_column("cubepi_threads", sa.Column("last_seq", sa.BigInteger, nullable=False, server_default="0"))
+        op.add_column(
+            "cubepi_threads", sa.Column("last_seq", sa.BigInteger, nullable=False, server_default="0")
+        )
     if not _has_index("cubepi_threads", "ix_cubepi_threads_created"):
         _index_threads()
     messages = sa.table("cubepi_messages", sa.column("thread_id"), sa.column("seq"))
@@ -113,7 +118,9 @@ def _convert_messages() -> None:
         op.add_column("cubepi_messages", sa.Column("run_id", _ID))
     if not _has_column("cubepi_messages", "format"):
         # The rows that are there are msgpack, format 0. Without the default, old workers can add no more of them.
-        op.add_column("cubepi_messages", sa.Column("format", sa.SmallInteger, nullable=False, server_default="0"))
+        op.add_column(
+            "cubepi_messages", sa.Column("format", sa.SmallInteger, nullable=False, server_default="0")
+        )
     op.alter_column(
         "cubepi_messages",
         "format",
@@ -138,7 +145,9 @@ def _drop_parent_key() -> None:
 
 
 def _change_type(column: str, new_type: sa.types.TypeEngine, **options: str) -> None:
-    op.alter_column("cubepi_threads", column, server_default=None, existing_nullable=False, type_=new_type, **options)
+    op.alter_column(
+        "cubepi_threads", column, server_default=None, existing_nullable=False, type_=new_type, **options
+    )
 
 
 # ---- all: new tables ------------------------------------------------------------------------------------------
@@ -189,7 +198,8 @@ def _move_pending() -> None:
 def _write_version() -> None:
     if _dialect() != "sqlite" and not _has_column("cubepi_schema_version", "oldest_library"):
         op.add_column(
-            "cubepi_schema_version", sa.Column("oldest_library", sa.String(32), nullable=False, server_default="")
+            "cubepi_schema_version",
+            sa.Column("oldest_library", sa.String(32), nullable=False, server_default=""),
         )
         op.alter_column(
             "cubepi_schema_version",
@@ -209,7 +219,9 @@ def _write_version() -> None:
 def _of_thread(name: str) -> list[sa.ForeignKeyConstraint]:
     if _dialect() in _MYSQL:
         return []
-    return [sa.ForeignKeyConstraint(["thread_id"], ["cubepi_threads.thread_id"], name=name, ondelete="CASCADE")]
+    return [
+        sa.ForeignKeyConstraint(["thread_id"], ["cubepi_threads.thread_id"], name=name, ondelete="CASCADE")
+    ]
 
 
 def _dialect() -> str:

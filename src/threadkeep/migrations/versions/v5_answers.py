@@ -16,22 +16,28 @@ _MYSQL = ("mysql", "mariadb")
 _EXACT = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 _ID = sa.Text().with_variant(mysql.VARCHAR(255, **_EXACT), *_MYSQL)
 _TEXT = sa.Text().with_variant(mysql.LONGTEXT(**_EXACT), *_MYSQL)
-_TIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL).with_variant(
-    postgresql.TIMESTAMP(timezone=True), "postgresql"
+_TIME = (
+    sa.DateTime()
+    .with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+    .with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
 )
 
 
 def upgrade() -> None:
     context = op.get_context()
     if context.as_sql or not sa.inspect(op.get_bind()).has_table("cubepi_hitl_answers"):
-        belongs = [] if context.dialect.name in _MYSQL else [
-            sa.ForeignKeyConstraint(
-                ["thread_id"],
-                ["cubepi_threads.thread_id"],
-                name="fk_cubepi_hitl_answers_thread",
-                ondelete="CASCADE",
-            )
-        ]
+        belongs = (
+            []
+            if context.dialect.name in _MYSQL
+            else [
+                sa.ForeignKeyConstraint(
+                    ["thread_id"],
+                    ["cubepi_threads.thread_id"],
+                    name="fk_cubepi_hitl_answers_thread",
+                    ondelete="CASCADE",
+                )
+            ]
+        )
         op.create_table(
             "cubepi_hitl_answers",
             sa.Column("thread_id", _ID, primary_key=True),

@@ -56,6 +56,10 @@ class Hooks:
         """Begin a write on an engine of our own, which is in autocommit mode otherwise."""
         conn.exec_driver_sql("BEGIN")
 
+    def roll_back(self, conn: sa.Connection) -> None:
+        """End such a write, however far it got."""
+        conn.exec_driver_sql("ROLLBACK")
+
     def join(self, conn: sa.Connection) -> None:
         """Make sure that a transaction which SQLAlchemy or the host manages is one that can be written in."""
         if conn.dialect.detect_autocommit_setting(conn.connection.dbapi_connection):
@@ -68,18 +72,24 @@ class Hooks:
 
     # ---- the thread's row: its lock and its counters ---------------------------------------------------------
 
-    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
+    def lock_or_create(
+        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
+    ) -> Any:
         """Lock the thread, creating it when needed; return these columns of it."""
         return conn.execute(self._upsert(*columns), {"thread": thread_id, "count": 0, "now": now}).one()
 
-    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
+    def lock(
+        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
+    ) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
         return conn.execute(_touch(*columns), {"thread": thread_id, "now": now}).one_or_none()
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
         statement = self._upsert(threads.c.last_seq)
-        last_seq: int = conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one().last_seq
+        last_seq: int = (
+            conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one().last_seq
+        )
         return last_seq
 
     @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program
@@ -105,9 +115,7 @@ class Hooks:
         """Insert the row, or replace the one that has its key."""
         keys = list(table.primary_key.columns)
         changes = {name: value for name, value in row.items() if not table.c[name].primary_key}
-        conn.execute(
-            self.insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changes)
-        )
+        conn.execute(self.insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changes))
 
     # ---- errors ----------------------------------------------------------------------------------------------
 

@@ -50,11 +50,15 @@ class MySQLHooks(Hooks):
         4031: Failure.DISCONNECT,
     }
 
-    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
+    def lock_or_create(
+        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
+    ) -> Any:
         self.allocate(conn, thread_id, 0, now)
         return self._read_locked(conn, thread_id, *columns)
 
-    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
+    def lock(
+        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
+    ) -> Any | None:
         if conn.execute(_TOUCH, {"thread": thread_id, "now": now}).rowcount == 0:
             return None
         return self._read_locked(conn, thread_id, *columns)

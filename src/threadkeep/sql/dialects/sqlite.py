@@ -33,21 +33,33 @@ class SQLiteHooks(Hooks):
     def begin(self, conn: sa.Connection) -> None:
         conn.exec_driver_sql("BEGIN IMMEDIATE")  # waits as long as the connection's busy timeout says
 
+    def roll_back(self, conn: sa.Connection) -> None:
+        # SQLite has rolled back by itself after some errors, and a second time would be one more.
+        if _in_transaction(conn):
+            super().roll_back(conn)
+
     def join(self, conn: sa.Connection) -> None:
         # A driver in its legacy mode begins nothing until the first INSERT, and a SAVEPOINT would then be committed by
         # its RELEASE. Where a plain BEGIN has run, a write that changes nothing takes the lock before anything is read.
-        driver: Any = conn.connection.driver_connection
-        if driver.in_transaction:
+        if not conn.in_transaction():
+            conn.begin()  # so that a host's listener, which says BEGIN, speaks first
+        if _in_transaction(conn):
             conn.execute(sa.update(threads).where(sa.false()).values(last_seq=0))
         else:
             conn.exec_driver_sql("BEGIN IMMEDIATE")
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
-        driver: Any = conn.connection.driver_connection
-        if not driver.in_transaction:
-            conn.exec_driver_sql("BEGIN IMMEDIATE")  # a driver that has begun by itself would commit at the first DDL
+        if not _in_transaction(conn):
+            conn.exec_driver_sql(
+                "BEGIN IMMEDIATE"
+            )  # a driver that has begun by itself would commit at the first DDL
         yield
 
     def code(self, error: DBAPIError) -> Any:
         return getattr(error.orig, "sqlite_errorcode", None)
+
+
+def _in_transaction(conn: sa.Connection) -> bool:
+    driver: Any = conn.connection.driver_connection
+    return bool(driver.in_transaction)

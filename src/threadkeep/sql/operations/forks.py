@@ -53,14 +53,18 @@ _LAST_COPIED = (
 )
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at")
-_COPY_MESSAGES = sa.insert(messages).from_select(
-    ["thread_id", "seq", *_AS_THEY_ARE],
-    sa.select(
-        sa.bindparam("target", type_=messages.c.thread_id.type),
-        sa.func.row_number().over(order_by=messages.c.seq),
-        *(messages.c[name] for name in _AS_THEY_ARE),
-    ).where(_in_slice(_CUTOFF)),
-).execution_options(preserve_rowcount=True)
+_COPY_MESSAGES = (
+    sa.insert(messages)
+    .from_select(
+        ["thread_id", "seq", *_AS_THEY_ARE],
+        sa.select(
+            sa.bindparam("target", type_=messages.c.thread_id.type),
+            sa.func.row_number().over(order_by=messages.c.seq),
+            *(messages.c[name] for name in _AS_THEY_ARE),
+        ).where(_in_slice(_CUTOFF)),
+    )
+    .execution_options(preserve_rowcount=True)
+)
 _COPY_RUNS = sa.insert(runs).from_select(
     ["thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"],
     sa.select(

@@ -1,0 +1,3 @@
+from threadkeep.cli import main
+
+main()

@@ -1,0 +1,196 @@
+"""The commands: what each takes, does and says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import threadkeep
+from threadkeep.cli import databases, demo, failures, views
+from threadkeep.cli.terminal import never_fail_to_encode, out, patiently, printable
+from threadkeep.errors import CubepiSchemaError, CubepiSchemaMismatch, ThreadNotFoundError
+from threadkeep.sql.tables import SCHEMA_VERSION
+from threadkeep.threads import MAX_LIMIT
+
+app = typer.Typer(
+    help="Look after the database that keeps the threads of your agents.",
+    epilog="URL is sqlite:///file.db, postgresql://user@host/database or mysql://user@host/database.",
+    add_completion=False,
+)
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The database.", show_default=False)]
+_INTERRUPTED = 130
+
+
+def run() -> None:
+    """Run the command of this process, and exit."""
+    never_fail_to_encode()
+    command = typer.main.get_command(app)
+    try:
+        code = command(prog_name="threadkeep", standalone_mode=False)
+    except Exception as error:
+        code = failures.tell(error)
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _threadkeep(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        out().print(f"threadkeep {threadkeep.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+    else:
+        return
+    raise typer.Exit
+
+
+@app.command("demo")
+def _demo(
+    keep: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Keep the SQLite file here.", show_default=False)
+    ] = None,
+) -> None:
+    """Play a short agent conversation, and show what the database then holds."""
+    _wait_for(demo.play(keep))
+
+
+@app.command("upgrade")
+def _upgrade(url: Url) -> None:
+    """Bring the database to the newest schema; a SQLite file is made if there is none."""
+    _wait_for(patiently(_upgraded(url), "upgrading"))
+
+
+async def _upgraded(url: str) -> None:
+    databases.backend_of(url)
+    before = None if databases.missing_file(url) else (await databases.look_at(url)).schema
+    if isinstance(before, CubepiSchemaMismatch) and before.actual > before.expected:
+        raise before
+    if isinstance(before, int) and before > SCHEMA_VERSION:
+        _say(f"nothing to do: schema {before} is newer than this library's {SCHEMA_VERSION}, and open to it")
+        return
+    with databases.connecting_to(url):
+        await threadkeep.upgrade(url)
+    found = await databases.look_at(url)
+    if isinstance(found.schema, CubepiSchemaError):
+        raise found.schema
+    if before == found.schema:
+        _say(f"nothing to do: the schema is version {before}, the newest ({found.server})")
+    elif isinstance(before, CubepiSchemaMismatch):
+        _say(f"upgraded the schema from version {before.actual} to {found.schema} ({found.server})")
+    else:
+        _say(f"made the schema, version {found.schema}: there was none ({found.server})")
+
+
+@app.command("check")
+def _check(url: Url) -> None:
+    """Say whether this library may work with the database."""
+    _wait_for(patiently(_checked(url), "connecting"))
+
+
+async def _checked(url: str) -> None:
+    found = await databases.look_at(url)
+    # Opening it is the proof: it also compares what server and driver carry with what a message may take.
+    async with databases.opened(url):
+        pass
+    newer = (
+        "" if found.schema == SCHEMA_VERSION else f" (newer than its own {SCHEMA_VERSION}, but open to it)"
+    )
+    version = f"threadkeep {threadkeep.__version__}"
+    _say(f"ok: {version} may work with this database: schema {found.schema}{newer}, {found.server}")
+
+
+@app.command("threads")
+def _threads(
+    url: Url,
+    parent: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only forks of this thread.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=MAX_LIMIT)] = 100,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Go on after this thread, the last one shown.", show_default=False),
+    ] = None,
+) -> None:
+    """List the threads, newest first."""
+    _wait_for(patiently(_listed(url, parent, limit, after), "reading"))
+
+
+async def _listed(url: str, parent: str | None, limit: int, after: str | None) -> None:
+    async with databases.opened(url) as cp:
+        if parent is not None and await cp.threads.get(parent) is None:
+            raise ThreadNotFoundError(parent)
+        records = await cp.threads.list(parent_thread_id=parent, limit=limit, after=after)
+        more = records and await cp.threads.list(parent_thread_id=parent, limit=1, after=records[-1])
+    if not records:
+        _say("no threads" if after is None else "no more threads")
+        return
+    out().print(views.thread_table(records))
+    if more:
+        _say(f"there are more: add --after {views.quoted(records[-1].thread_id)}")
+
+
+@app.command("show")
+def _show(
+    url: Url,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)],
+    last: Annotated[
+        int, typer.Option(metavar="N", help="Only so many messages, the last ones.", min=1)
+    ] = 100,
+) -> None:
+    """Show a thread: its record, extra, pending request, runs and messages."""
+    _wait_for(patiently(_shown(url, thread, last), "reading"))
+
+
+async def _shown(url: str, thread_id: str, last: int) -> None:
+    async with databases.opened(url) as cp:
+        record, data = await cp.threads.get(thread_id), await cp.load(thread_id)
+        if record is None or data is None:
+            raise ThreadNotFoundError(thread_id)
+        runs, pending = await cp.runs.list(thread_id), await cp.load_pending(thread_id)
+    seqs = await databases.seqs(url, thread_id, len(data.messages))
+    numbered = list(zip(seqs, data.messages, strict=False))
+    console = out()
+    console.print(views.thread_view(console.width, record, data.extra, pending, runs, numbered, last))
+
+
+@app.command("fork")
+def _fork(
+    url: Url,
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="The thread to copy from.", show_default=False)
+    ],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The new thread's id.", show_default=False)],
+    after: Annotated[
+        str, typer.Option(metavar="RUN", help="The last run to copy, a completed one.", show_default=False)
+    ],
+) -> None:
+    """Copy a thread, up to and including one run, into a new one."""
+    _wait_for(patiently(_forked(url, source, new, after), "forking"))
+
+
+async def _forked(url: str, source: str, new: str, after: str) -> None:
+    async with databases.opened(url) as cp:
+        await cp.fork(source, new, after_run_id=after)
+        record = await cp.threads.get(new)
+    count = 0 if record is None else record.last_seq
+    messages = "1 message" if count == 1 else f"{count:,} messages"
+    _say(f"forked {source!r} after run {after!r}: {new!r} has {messages}")
+
+
+def _say(line: str) -> None:
+    out().print(printable(line), soft_wrap=True)
+
+
+def _wait_for(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None

@@ -1,0 +1,53 @@
+"""Which contracts a backend is held to: those whose methods it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadkeep.testing.answers import AnswersContract
+from threadkeep.testing.concurrency import ConcurrencyContract
+from threadkeep.testing.forks import ForkRecordContract, ForksContract
+from threadkeep.testing.minimal import MinimalContract
+from threadkeep.testing.pending import PendingContract
+from threadkeep.testing.runs import RunListContract, RunsContract
+from threadkeep.testing.threads import ThreadsContract
+from threadkeep.testing.transactions import TransactionsContract
+from threadkeep.testing.values import ValuesContract
+
+_RUNS = {"claim_run", "mark_run_complete", "snapshot"}
+_PENDING = {
+    "save_pending_request",
+    "clear_pending_request_if_matches",
+    "load_pending",
+    "load_pending_request",
+    "load_pending_run_id",
+}
+_ANSWERS = {"save_hitl_answer", "load_hitl_answer", "has_hitl_answer", "clear_hitl_answers"}
+_WHOLE_PROTOCOL = {"fork", *_RUNS, *_PENDING, *_ANSWERS}
+
+CAPABILITIES: list[tuple[type[Any], set[str]]] = [
+    (MinimalContract, {"load", "append", "save_extra"}),
+    (RunsContract, _RUNS),
+    (PendingContract, _PENDING),
+    (AnswersContract, _ANSWERS),
+    (ForksContract, _WHOLE_PROTOCOL),
+    (ValuesContract, _WHOLE_PROTOCOL),
+    (RunListContract, {*_RUNS, "runs"}),
+    (ThreadsContract, {*_WHOLE_PROTOCOL, "threads", "runs"}),
+    (ForkRecordContract, {*_WHOLE_PROTOCOL, "threads", "runs"}),
+    (TransactionsContract, {*_WHOLE_PROTOCOL, "threads", "runs", "transaction"}),
+    (ConcurrencyContract, {*_WHOLE_PROTOCOL, "threads", "runs", "transaction"}),
+]
+
+
+def contracts_of(backend: Any) -> list[type[Any]]:
+    """The contracts of a backend, given as a class or as an object."""
+    return [contract for contract, methods in CAPABILITIES if all(hasattr(backend, name) for name in methods)]
+
+
+def contract_for(backend: Any) -> type[Any]:
+    """One base class for tests of this backend, with every contract it can be held to."""
+    contracts = contracts_of(backend)
+    if MinimalContract not in contracts:
+        raise TypeError(f"{backend!r} is no checkpointer: it needs load, append and save_extra")
+    return type(f"ContractFor{getattr(backend, '__name__', 'Backend')}", tuple(contracts), {})

@@ -1,0 +1,111 @@
+"""`threadkeep demo`: what it tells is true, what it recommends works, and it leaves nothing behind."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cli.program import PROGRAM, Outcome, run_as, run_well
+from threadkeep import SQLiteCheckpointer, ToolCall
+
+STORY = [
+    "cp.claim_run(",
+    "cp.append(",
+    "cp.save_pending_request(",
+    "Interrupted!",
+    "is closed and run-1 is still open",
+    "cp.load_pending(",
+    "cp.save_hitl_answer(",
+    "cp.clear_pending_request_if_matches(",
+    "cp.mark_run_complete(",
+    'cp.claim_run("refund", "run-2")',
+    "cp.fork(",
+    "What the database holds now",
+    "What to try next",
+]
+
+
+def commands_in(outcome: Outcome) -> list[list[str]]:
+    """The commands at the end of the demo, as a shell would read them."""
+    start = "  " + shlex.join(PROGRAM)
+    return [shlex.split(line) for line in outcome.lines if line.startswith(start)]
+
+
+async def test_the_demo_tells_its_story_in_order_and_the_file_holds_it(tmp_path: Path) -> None:
+    told = run_well("demo", "--keep", "kept.db", cwd=tmp_path).out
+
+    places = [told.find(words) for words in STORY]
+    assert -1 not in places, STORY[places.index(-1)]
+    assert places == sorted(places)
+    async with SQLiteCheckpointer(tmp_path / "kept.db") as cp:
+        assert [record.thread_id for record in await cp.threads.list()] == ["voucher", "refund"]
+        fork = await cp.threads.get("voucher")
+        assert fork is not None
+        assert (fork.parent_thread_id, fork.forked_at_seq) == ("refund", 6)
+        runs = await cp.runs.list("refund")
+        assert [(run.run_id, run.completion_seq) for run in runs] == [("run-1", 1), ("run-2", 2)]
+        source, copy = await cp.load("refund"), await cp.load("voucher")
+        assert source is not None
+        assert copy is not None
+        assert len(source.messages) == len(copy.messages) == 8
+        assert copy.messages[:6] == source.messages[:6]
+        assert copy.messages[6:] != source.messages[6:]
+        assert any(isinstance(part, ToolCall) for part in source.messages[1].content)
+        assert await cp.load_pending("refund") is None
+        assert await cp.has_hitl_answer("refund", "q-1", run_id="run-1")
+
+
+def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows(tmp_path: Path) -> None:
+    lines = run_well("demo").lines
+
+    tree = lines[lines.index("demo.db", 5) :]
+    assert [line.strip("│├└─ ").split("  ")[0] for line in tree if "──" in line and " 1 " not in line][
+        :3
+    ] == [
+        "refund",
+        "run-1",
+        "2 assistant   → look_up_order(order=1042)",
+    ]
+    assert "    └── voucher  a fork: copied up to seq 6" in tree
+    counts = {line.split()[0]: line.split()[1] for line in lines if line.startswith("cubepi_")}
+    assert counts == {
+        "cubepi_threads": "2",
+        "cubepi_messages": "16",
+        "cubepi_runs": "4",
+        "cubepi_pending": "0",
+        "cubepi_hitl_answers": "1",
+        "cubepi_schema_version": "1",
+    }
+
+
+def test_the_commands_it_ends_with_work_on_the_kept_file(tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    commands = commands_in(run_well("demo", "--keep", "a folder/kept.db", cwd=tmp_path))
+
+    assert [words[len(PROGRAM)] for words in commands] == ["threads", "show", "fork", "check"]
+    for words in commands:
+        outcome = run_as(words, cwd=tmp_path)
+        assert (outcome.code, outcome.err) == (0, ""), words
+
+
+def test_without_keep_it_leaves_nothing_and_says_how_to_keep_it(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "here").mkdir()
+    outcome = run_well("demo", cwd=tmp_path / "here", TMPDIR=str(tmp_path / "temporary"))
+
+    assert str(tmp_path / "temporary") in outcome.out
+    assert list((tmp_path / "temporary").iterdir()) == list((tmp_path / "here").iterdir()) == []
+    first, second, *_ = commands_in(outcome)
+    assert first[len(PROGRAM) :] == ["demo", "--keep", "demo.db"]
+    for words in (first, second):
+        assert run_as(words, cwd=tmp_path / "here").code == 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int, tmp_path: Path) -> None:
+    outcome = run_well("demo", COLUMNS=str(width))
+
+    recommended = outcome.out.index(
+        "What to try next"
+    )  # commands are there to be copied: they are never folded
+    assert max(len(line.rstrip()) for line in outcome.out[:recommended].splitlines()) <= width

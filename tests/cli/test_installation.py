@@ -1,0 +1,104 @@
+"""The program in installations that lack an extra, and in terminals that lack a letter."""
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import threadkeep
+from cli.program import PROGRAM, environment, run, run_as, run_well
+
+
+def installation_without(missing: set[str], folder: Path) -> dict[str, str]:
+    """The environment of an installation that has all packages of this one but these."""
+    for installed in {
+        Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")
+    }:
+        for package in installed.iterdir():
+            if package.name not in missing and not (folder / package.name).exists():
+                (folder / package.name).symlink_to(package)
+    source = Path(threadkeep.__file__).parents[1]
+    return {"PYTHONPATH": f"{source}{os.pathsep}{folder}"}
+
+
+def run_without(missing: set[str], folder: Path, *words: str) -> tuple[int, str, str]:
+    # -S: no site-packages but those of the folder.
+    command = [sys.executable, "-S", "-m", "threadkeep.cli", *words]
+    outcome = run_as(command, **installation_without(missing, folder))
+    return outcome.code, outcome.out, outcome.err
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_cli_one_line_says_what_to_install(missing: str, tmp_path: Path) -> None:
+    code, out, err = run_without({missing}, tmp_path, "demo")
+
+    assert (code, out) == (1, "")
+    assert err == 'threadkeep: the command line needs typer and rich: pip install "threadkeep[cli]"\n'
+
+
+@pytest.mark.parametrize(("driver", "extra"), [("asyncpg", "postgresql"), ("asyncmy", "mysql")])
+def test_without_a_driver_one_line_says_what_to_install(driver: str, extra: str, tmp_path: Path) -> None:
+    code, out, err = run_without({driver}, tmp_path, "check", f"{extra}://user:sesame@127.0.0.1/x")
+
+    assert (code, out) == (1, "")
+    assert err.endswith(f'needs the driver {driver}: pip install "threadkeep[{extra}]"\n')
+    assert err.count("\n") == 1
+
+
+def test_the_demo_needs_no_driver(tmp_path: Path) -> None:
+    code, _, err = run_without({"asyncpg", "asyncmy", "aiosqlite"}, tmp_path, "demo")
+    assert (code, err) == (0, "")
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert run_well("--version").out == f"threadkeep {threadkeep.__version__}\n"
+    described = run_well().out
+    for name in ("demo", "upgrade", "check", "threads", "show", "fork"):
+        assert f" {name} " in described
+
+
+def test_the_installed_script_is_this_program() -> None:
+    script = Path(sys.executable).with_name("threadkeep")
+    if not script.exists():
+        pytest.skip("threadkeep is not installed with this Python: its source is on the path")
+    assert run_as([str(script), "--version"]).out == f"threadkeep {threadkeep.__version__}\n"
+
+
+def test_a_terminal_without_the_letters_gets_others(tmp_path: Path) -> None:
+    outcome = run("demo", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.isascii()
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
+    program = subprocess.Popen(
+        [*PROGRAM, "demo"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    program.stdout.close()
+    _, err = program.communicate(timeout=60)
+    assert err == b""
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_server_that_keeps_silent_gets_a_spinner_until_it_is_interrupted(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ours, theirs = pty.openpty()
+        url = f"{scheme}://user:sesame@127.0.0.1:{silent.getsockname()[1]}/x"
+        program = subprocess.Popen(
+            [*PROGRAM, "check", url], env=environment(TERM="xterm"), stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        shown = b""
+        while b"connecting" not in shown:
+            shown += os.read(ours, 1000)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(timeout=30) == 130
+        os.close(ours)
+    assert b"Traceback" not in shown
+    assert b"sesame" not in shown

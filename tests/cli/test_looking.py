@@ -1,0 +1,192 @@
+"""`threadkeep threads`, `show` and `fork`, on every backend."""
+
+import re
+from typing import Any
+
+import sqlalchemy as sa
+
+from cli.program import run, run_well
+from threadkeep import ConfirmRequest, HitlRequest, TextContent, UserMessage, open_checkpointer
+from threadkeep.migrations.upgrading import on_connection
+from threadkeep.sql.tables import messages
+
+
+def user(text: str, run_id: str | None = None) -> UserMessage:
+    return UserMessage(content=[TextContent(text=text)], run_id=run_id)
+
+
+async def fill(url: str, *thread_ids: str) -> None:
+    """Threads with one completed run each, in this order."""
+    async with open_checkpointer(url) as cp:
+        for thread_id in thread_ids:
+            await cp.claim_run(thread_id, "run-1")
+            await cp.append(thread_id, [user(f"hello from {thread_id}", "run-1")])
+            await cp.mark_run_complete(thread_id, "run-1")
+
+
+def first_words(lines: list[str]) -> list[str]:
+    return [line.split()[0] for line in lines]
+
+
+# ---- threads ---------------------------------------------------------------------------------------------
+
+
+async def test_threads_lists_newest_first_in_pages(url: str) -> None:
+    await fill(url, "oldest", "middle", "newest")
+
+    assert first_words(run_well("threads", url).lines) == ["thread", "newest", "middle", "oldest"]
+    page = run_well("threads", url, "--limit", "2").lines
+    assert first_words(page[:-1]) == ["thread", "newest", "middle"]
+    assert page[-1] == "there are more: add --after middle"
+    rest = run_well("threads", url, "--limit", "2", "--after", "middle").lines
+    assert first_words(rest) == ["thread", "oldest"]
+
+
+async def test_threads_of_a_parent_are_its_forks(url: str) -> None:
+    await fill(url, "source", "other")
+    async with open_checkpointer(url) as cp:
+        await cp.fork("source", "copy", after_run_id="run-1")
+
+    header, *rows = run_well("threads", url, "--parent", "source").lines
+    assert header.split()[:2] == ["thread", "parent"]
+    assert [row.split()[:2] for row in rows] == [["copy", "source"]]
+    assert run_well("threads", url, "--parent", "other").lines == ["no threads"]
+
+
+async def test_a_pipe_gets_long_ids_whole(sqlite_url: str) -> None:
+    thread_id = "thread-" + "x" * 120
+    await fill(sqlite_url, thread_id)
+
+    assert thread_id in run_well("threads", sqlite_url).out
+    folded = run_well("threads", sqlite_url, COLUMNS="80").lines
+    assert max(map(len, folded)) <= 80
+    assert "".join(line.split()[0] for line in folded[1:]) == thread_id
+
+
+# ---- show ------------------------------------------------------------------------------------------------
+
+
+async def test_show_prints_the_whole_thread(url: str) -> None:
+    await fill(url, "parent")
+    async with open_checkpointer(url) as cp:
+        await cp.fork("parent", "child", after_run_id="run-1", metadata={"why": "to see"})
+        await cp.claim_run("child", "run-2")
+        await cp.append("child", [user("and on", "run-2"), user("an old one")])
+        request = HitlRequest(question_id="q-1", payload=ConfirmRequest(prompt="Go on?"), created_at=1.0)
+        await cp.save_pending_request("child", request, run_id="run-2")
+
+    shown = run_well("show", url, "child").out
+    for pattern in (
+        r"thread +child\n",
+        r"fork of +parent, copied up to its seq 1\n",
+        r"created +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC",
+        r'\nextra\n +fork +{"why": "to see"}\n',
+        r"question +q-1\n +of run +run-2\n +asks +Go on\?\n",
+        r"run-1 +1 +\d{4}-.*\d\d:\d\d:\d\d +\d{4}-",
+        r"run-2 +open +\d{4}-",
+        r"\n +1  user  run-1  hello from parent\n +2  user  run-2  and on\n +3  user +an old one\n",
+    ):
+        assert re.search(pattern, re.sub(r" +\n", "\n", shown)), (pattern, shown)
+
+
+async def test_show_gives_the_seqs_that_the_database_has(url: str) -> None:
+    # A thread that cubepi forked has gaps; one is made here by hand.
+    await fill(url, "gappy")
+    async with open_checkpointer(url) as cp:
+        await cp.append("gappy", [user("second"), user("third")])
+    statement = sa.delete(messages).where(messages.c.seq == 2)
+    await on_connection(url, lambda conn: conn.execute(statement) and None)
+
+    shown = run_well("show", url, "gappy").lines
+    assert [line.split()[0] for line in shown[-2:]] == ["1", "3"]
+    assert shown[-1].endswith("third")
+
+
+async def test_show_reads_messages_of_other_classes(url: str) -> None:
+    calls = [{"type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}]
+    theirs: list[Any] = [
+        {"role": "user", "content": "plain text"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"kind": "response", "parts": [{"part_kind": "text", "content": "in parts"}]},
+        {"unheard": ["of"]},
+        "not even an object",
+    ]
+    async with open_checkpointer(url, message_type=Any, request_type=Any) as cp:
+        await cp.append("theirs", theirs)
+        await cp.save_pending_request("theirs", {"theirs": "too"})
+
+    shown = run_well("show", url, "theirs").lines
+    assert [line.split(maxsplit=2)[1:] for line in shown[-5:-2]] == [
+        ["user", "plain text"],
+        ["assistant", '→ search({"q": "x"})'],
+        ["response", "in parts"],
+    ]
+    assert shown[-2].endswith('{"unheard": ["of"]}')
+    assert shown[-1].endswith("not even an object")
+    assert any(line.endswith('asks      {"theirs": "too"}') for line in shown)
+
+
+async def test_nothing_that_is_stored_can_command_the_terminal(url: str) -> None:
+    # Clear the screen, set the title, CSI as one character, NUL, text direction, rich's markup and emoji codes.
+    hostile = "\x1b[2J \x1b]0;title\x07 \x9b31m \0 \u202eolleh [bold]loud[/] :smile:"
+    reversing = "id-\u202e-reversed"
+    async with open_checkpointer(url, message_type=Any, request_type=Any) as cp:
+        await cp.claim_run(reversing, reversing)
+        await cp.append(reversing, [{"role": hostile, "content": hostile, "run_id": reversing}])
+        await cp.save_extra(reversing, {hostile: hostile, "again": [hostile]})
+        await cp.save_pending_request(reversing, {"payload": {"prompt": hostile}}, run_id=reversing)
+
+    for outcome in (run_well("show", url, reversing), run_well("threads", url), run("show", url, hostile)):
+        assert not set(outcome.out + outcome.err) & set("\x1b\x07\x9b\0\u202e\r")
+    assert r"\u202eolleh [bold]loud[/] :smile:" in run_well("show", url, reversing).out
+
+
+async def test_long_texts_are_shortened_and_say_so(sqlite_url: str) -> None:
+    async with open_checkpointer(sqlite_url) as cp:
+        await cp.append("long", [user("word " * 100_000), user("short")])
+        await cp.save_extra("long", {"blob": "x" * 1_000_000})
+
+    outcome = run_well("show", sqlite_url, "long")
+    assert len(outcome.out) < 2_000
+    assert "… (500,000 characters)" in outcome.out
+    assert "… (1,000,002 characters)" in outcome.out
+    assert outcome.lines[-1].split() == ["2", "user", "short"]
+
+
+async def test_show_keeps_to_the_last_messages(sqlite_url: str) -> None:
+    async with open_checkpointer(sqlite_url) as cp:
+        await cp.append("many", [user(f"number {seq}") for seq in range(1, 151)])
+
+    shown = run_well("show", sqlite_url, "many").lines
+    assert shown[-1] == "the first 50 are not shown: add --last 150"
+    assert shown[-2].endswith("number 150")
+    assert not any(line.endswith("number 50") for line in shown)
+    everything = run_well("show", sqlite_url, "many", "--last", "150").lines
+    assert [line.split()[0] for line in everything[-150:]] == [str(seq) for seq in range(1, 151)]
+
+
+# ---- fork ------------------------------------------------------------------------------------------------
+
+
+async def test_fork_copies_and_says_how_much(url: str) -> None:
+    await fill(url, "source")
+    async with open_checkpointer(url) as cp:
+        await cp.claim_run("source", "run-2")
+        await cp.append("source", [user("not yet done", "run-2")])
+
+    assert run_well("fork", url, "source", "copy", "--after", "run-1").lines == [
+        "forked 'source' after run 'run-1': 'copy' has 1 message"
+    ]
+    for words, reason in (
+        (("source", "copy", "--after", "run-1"), "'copy' exists already"),
+        (("source", "other", "--after", "run-2"), "'run-2' of thread 'source' is not completed"),
+        (("nowhere", "other", "--after", "run-1"), "no thread 'nowhere'"),
+    ):
+        outcome = run("fork", url, *words)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert reason in outcome.err
+    async with open_checkpointer(url) as cp:
+        copy = await cp.load("copy")
+        assert copy is not None
+        assert [message.content[0].text for message in copy.messages] == ["hello from source"]
+        assert await cp.threads.get("other") is None
