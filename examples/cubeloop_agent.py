@@ -20,9 +20,7 @@ from cubeloop.providers.faux import FauxProvider, faux_assistant_message, faux_t
 
 import threadkeep
 
-QUESTION = faux_tool_call(
-    "ask_user", {"questions": [{"key": "city", "prompt": "Where would you like to go?"}]}
-)
+QUESTION = faux_tool_call("ask_user", {"questions": [{"key": "city", "prompt": "Where would you like to go?"}]})
 
 
 def open_checkpointer(url: str) -> Any:
@@ -57,7 +55,7 @@ async def show(checkpointer: Any, thread_id: str) -> None:
     thread = await checkpointer.load(thread_id)
     print(f"\n{thread_id}" + (f", forked from {thread.parent_thread_id}" if thread.parent_thread_id else ""))
     for message in thread.messages:
-        said = [getattr(block, "text", None) or f"calls {block.name}" for block in message.content]
+        said = [block.text if block.type == "text" else f"calls {block.name}" for block in message.content]
         print(f"  {message.run_id:10} {message.role:12} {' '.join(' '.join(said).split())}")
 
 

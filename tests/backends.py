@@ -84,9 +84,7 @@ async def sqlite_in_memory(folder: Path) -> AsyncIterator[Backend]:
     yield Backend("sqlite-in-memory", lambda **options: SQLiteCheckpointer(":memory:", **options))
 
 
-def on_aiosqlite(
-    name: str, *, begins_by_itself: bool
-) -> Callable[[Path], AbstractAsyncContextManager[Backend]]:
+def on_aiosqlite(name: str, *, begins_by_itself: bool) -> Callable[[Path], AbstractAsyncContextManager[Backend]]:
     """A host's aiosqlite engine: as it comes, or with SQLAlchemy's recipe that makes it begin at BEGIN."""
 
     @asynccontextmanager

@@ -190,9 +190,7 @@ def _engine(url: str) -> AsyncEngine:
     parsed = make_url(url)
     driver = "postgresql+asyncpg" if parsed.get_backend_name() == "postgresql" else "mysql+asyncmy"
     # Without a pool nothing is left open, and it does not matter that every call has a loop of its own.
-    return create_async_engine(
-        parsed.set(drivername=driver), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-    )
+    return create_async_engine(parsed.set(drivername=driver), poolclass=NullPool, isolation_level="AUTOCOMMIT")
 
 
 def _in_a_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
-from threadkeep import json_values
+from threadkeep import json_values, rules
 from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
-from threadkeep.free_form import check_model, check_typed, is_free_form
+from threadkeep.free_form import check_model, check_typed, is_free_form, takes_any_model
 from threadkeep.ids import check_optional_id
 from threadkeep.json_values import Unstorable
 from threadkeep.messages import HitlRequest, Message
@@ -47,8 +47,9 @@ class Codec:
         self.max_value_bytes = max_value_bytes
         message_type = _told_apart_by_role(message_type)
         self._message: TypeAdapter[Any] = TypeAdapter(message_type)
-        self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])
+        self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])  # type: ignore[valid-type] # a value
         self._request: TypeAdapter[Any] = TypeAdapter(request_type)
+        self._validate = _validation_of(self._messages)
         self._free_messages = is_free_form(message_type)
         self._free_requests = is_free_form(request_type)
 
@@ -75,7 +76,7 @@ class Codec:
     def _prove_loadable(self, payloads: list[bytes], start: int) -> None:
         # A field assigned after validation, a class that is no message: both dump, and would never load again.
         try:
-            self._messages.validate_json(_joined(payloads))
+            self._validate(_joined(payloads))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             index, *steps = first["loc"] or (0,)
@@ -100,7 +101,7 @@ class Codec:
     def _decode_chunk(self, rows: Sequence[StoredMessage]) -> list[Any]:
         if any(row.format != FORMAT_JSON for row in rows):
             raise ValueError("not all of these are JSON")
-        decoded = self._messages.validate_json(_joined([row.payload for row in rows]))
+        decoded = self._validate(_joined([row.payload for row in rows]))
         if len(decoded) != len(rows):
             raise ValueError("a payload holds more or less than one message")
         return decoded
@@ -109,7 +110,8 @@ class Codec:
         try:
             if row.format != FORMAT_JSON:
                 raise ValueError(f"its format is {row.format}, which this release cannot read")
-            return self._message.validate_json(row.payload)
+            (message,) = self._validate(_joined([row.payload]))
+            return message
         except ValueError as error:
             key = {"thread_id": thread_id, "seq": row.seq}
             raise CheckpointCorruptionError("cubepi_messages", key, _first_line(error)) from error
@@ -123,9 +125,7 @@ class Codec:
         try:
             self._request.validate_json(payload)
         except ValidationError as error:
-            reason = (
-                f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
-            )
+            reason = f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
             raise UnstorableValueError("request", reason) from None
         return question_id, within(payload, "request", self.max_value_bytes).decode()
 
@@ -134,9 +134,7 @@ class Codec:
         try:
             return self._request.validate_json(text)
         except ValueError as error:
-            raise CheckpointCorruptionError(
-                "cubepi_pending", {"thread_id": thread_id}, _first_line(error)
-            ) from error
+            raise CheckpointCorruptionError("cubepi_pending", {"thread_id": thread_id}, _first_line(error)) from error
 
     # ---- free-form values -----------------------------------------------------------------------------------
 
@@ -159,8 +157,7 @@ class Codec:
 
     def decode_extra(self, thread_id: str, text: str) -> dict[str, Any]:
         """The extra of a thread."""
-        extra: dict[str, Any] = _decode_json(text, "cubepi_threads", {"thread_id": thread_id})
-        return extra
+        return rules.decoded_extra(thread_id, text)
 
 
 def _told_apart_by_role(message_type: Any) -> Any:
@@ -171,6 +168,17 @@ def _told_apart_by_role(message_type: Any) -> Any:
     except (PydanticUserError, TypeError):
         return message_type
     return by_role
+
+
+def _validation_of(adapter: TypeAdapter[list[Any]]) -> Callable[[bytes], list[Any]]:
+    """How a JSON list becomes messages: by pydantic's JSON mode, which reads what its JSON mode wrote.
+
+    Unless the type takes any model at all, as cubepi's `details` does: JSON mode makes every object an empty one there,
+    where Python mode, given the decoded JSON, sees a dict.
+    """
+    if takes_any_model(adapter.core_schema):
+        return lambda text: adapter.validate_python(from_json(text))
+    return adapter.validate_json
 
 
 def _dump(adapter: TypeAdapter[Any], value: Any, name: str, *, free: bool) -> bytes:
@@ -214,9 +222,7 @@ def _can_be_mirrored(value: Any, depth: int) -> bool:
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     if isinstance(value, dict):
-        return depth > 0 and all(
-            "\0" not in key and _can_be_mirrored(item, depth - 1) for key, item in value.items()
-        )
+        return depth > 0 and all("\0" not in key and _can_be_mirrored(item, depth - 1) for key, item in value.items())
     if isinstance(value, list):
         return depth > 0 and all(_can_be_mirrored(item, depth - 1) for item in value)
     return True

@@ -62,9 +62,7 @@ class RunNotClaimedError(_AboutRun):
 class RunNotCompletedError(_AboutRun):
     """A fork or snapshot starts at a completed run; this one is unknown, open or abandoned."""
 
-    template = (
-        "run {run_id!r} of thread {thread_id!r} is not completed: only completed runs can be forked from"
-    )
+    template = "run {run_id!r} of thread {thread_id!r} is not completed: only completed runs can be forked from"
 
 
 class RunAlreadyClaimedError(_AboutRun):

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ForwardRef, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
-from typing_extensions import TypeAliasType
 
 from threadkeep.json_values import Unstorable, check_float, check_int, check_json, check_text, refuse_kind
 
@@ -23,8 +22,10 @@ def is_free_form(annotation: Any, _open_aliases: frozenset[int] = frozenset()) -
     """Whether values of this annotation may hold anything, at some depth."""
     if annotation is Any or annotation is object or annotation in _BARE_CONTAINERS:
         return True
-    if isinstance(annotation, TypeAliasType) or type(annotation).__name__ == "TypeAliasType":
-        # An alias that comes back to itself describes JSON-like data of any shape.
+    # An alias that comes back to itself, by its object or by its name, describes JSON-like data of any shape.
+    if isinstance(annotation, (str, ForwardRef)):
+        return bool(_open_aliases)
+    if type(annotation).__name__ == "TypeAliasType":  # typing's from Python 3.12 on, and that of typing_extensions
         if id(annotation) in _open_aliases:
             return True
         return is_free_form(annotation.__value__, _open_aliases | {id(annotation)})
@@ -32,6 +33,13 @@ def is_free_form(annotation: Any, _open_aliases: frozenset[int] = frozenset()) -
     if get_origin(annotation) is Annotated:
         arguments = arguments[:1]
     return any(is_free_form(argument, _open_aliases) for argument in arguments)
+
+
+def takes_any_model(core_schema: Any) -> bool:
+    """Whether a type takes just any pydantic model somewhere: its core schema names BaseModel itself."""
+    if isinstance(core_schema, dict):
+        return core_schema.get("cls") is BaseModel or any(map(takes_any_model, core_schema.values()))
+    return isinstance(core_schema, (list, tuple)) and any(map(takes_any_model, core_schema))
 
 
 def check_typed(value: Any) -> None:

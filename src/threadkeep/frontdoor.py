@@ -78,9 +78,7 @@ class CheckpointerMethods:
             None if metadata is None else self._codec.encode_object(metadata, "metadata"),
         )
 
-    async def save_pending_request(
-        self, thread_id: str, request: Any | None, *, run_id: str | None = None
-    ) -> None:
+    async def save_pending_request(self, thread_id: str, request: Any | None, *, run_id: str | None = None) -> None:
         """See `protocol.Checkpointer.save_pending_request`."""
         thread_id = check_id("thread_id", thread_id)
         if request is None:
@@ -90,9 +88,7 @@ class CheckpointerMethods:
         question_id, text = self._codec.encode_request(request)
         await self._store.set_pending(thread_id, question_id, text, run_id)
 
-    async def clear_pending_request_if_matches(
-        self, thread_id: str, *, question_id: str, run_id: str | None
-    ) -> bool:
+    async def clear_pending_request_if_matches(self, thread_id: str, *, question_id: str, run_id: str | None) -> bool:
         """See `protocol.Checkpointer.clear_pending_request_if_matches`."""
         return await self._store.clear_pending_if_matches(
             check_id("thread_id", thread_id),
@@ -125,9 +121,7 @@ class CheckpointerMethods:
         key = _answer_key(thread_id, run_id, question_id)
         await self._store.save_answer(*key, self._codec.encode_answer(answer))
 
-    async def load_hitl_answer(
-        self, thread_id: str, question_id: str, *, run_id: str | None = None
-    ) -> Any | None:
+    async def load_hitl_answer(self, thread_id: str, question_id: str, *, run_id: str | None = None) -> Any | None:
         """See `protocol.Checkpointer.load_hitl_answer`."""
         key = _answer_key(thread_id, run_id, question_id)
         text = await self._store.load_answer(*key)

@@ -81,8 +81,7 @@ def check_json(value: Any, depth: int = 1, *, otherwise: Callable[[Any], None] |
 def refuse_kind(value: Any) -> NoReturn:
     """Refuse a type that JSON does not have."""
     _refuse(
-        f"is a {type(value).__name__}, which would not come back as one:"
-        " use str, int, float, bool, None, list or dict"
+        f"is a {type(value).__name__}, which would not come back as one: use str, int, float, bool, None, list or dict"
     )
 
 

@@ -66,13 +66,9 @@ class _Thread:
         """The cutoff, and what a fork copies with the seqs it has here."""
         run = self.runs.get(after_run_id)
         cutoff = rules.require_cutoff(thread_id, after_run_id, run.completion_seq if run else None)
-        completed = {
-            run.run_id for run in self.runs.values() if run.completion_seq and run.completion_seq <= cutoff
-        }
+        completed = {run.run_id for run in self.runs.values() if run.completion_seq and run.completion_seq <= cutoff}
         return cutoff, [
-            (seq, row)
-            for seq, row in enumerate(self.messages, 1)
-            if row.run_id is None or row.run_id in completed
+            (seq, row) for seq, row in enumerate(self.messages, 1) if row.run_id is None or row.run_id in completed
         ]
 
 
@@ -168,7 +164,7 @@ class _MemoryStore:
     async def save_extra(self, thread_id: str, changes: str) -> None:
         async with self._writing():
             thread = self._threads.get(thread_id)
-            merged = rules.merged_extra(thread.extra if thread else "{}", changes, self._max_value_bytes)
+            merged = rules.merged_extra(thread_id, thread.extra if thread else "{}", changes, self._max_value_bytes)
             self._threads.touch_or_create(thread_id).extra = merged
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
@@ -200,16 +196,16 @@ class _MemoryStore:
     async def fork(self, source: str, target: str, after_run_id: str, metadata: str | None) -> None:
         async with self._writing():
             thread = self._source(source)
-            cutoff, rows = thread.slice_after(source, after_run_id)
             if self._threads.get(target) is not None:
                 raise ThreadAlreadyExistsError(target)
+            cutoff, rows = thread.slice_after(source, after_run_id)
             now = rules.utc_now()
             fork = _Thread(
                 created_at=now,
                 updated_at=now,
                 parent_thread_id=source,
                 forked_at_seq=rows[-1][0] if rows else 0,
-                extra=rules.forked_extra(thread.extra, metadata, self._max_value_bytes),
+                extra=rules.forked_extra(source, thread.extra, metadata, self._max_value_bytes),
                 last_completion_seq=cutoff,
                 messages=[row for _, row in rows],
                 runs={
@@ -220,9 +216,7 @@ class _MemoryStore:
             )
             self._threads.put(target, fork)
 
-    async def set_pending(
-        self, thread_id: str, question_id: str | None, request: str, run_id: str | None
-    ) -> None:
+    async def set_pending(self, thread_id: str, question_id: str | None, request: str, run_id: str | None) -> None:
         async with self._writing():
             thread = self._threads.touch_or_create(thread_id)
             thread.pending = question_id, StoredPending(request, run_id)

@@ -47,9 +47,7 @@ class ToolCall(_Model):
 
 
 Content = Annotated[TextContent | ImageContent, Field(discriminator="type")]
-AssistantContent = Annotated[
-    TextContent | ImageContent | ThinkingContent | ToolCall, Field(discriminator="type")
-]
+AssistantContent = Annotated[TextContent | ImageContent | ThinkingContent | ToolCall, Field(discriminator="type")]
 
 
 class Usage(_Model):

@@ -85,18 +85,14 @@ class Checkpointer(MinimalCheckpointer, Protocol):
         """
         ...
 
-    async def save_pending_request(
-        self, thread_id: str, request: Any | None, *, run_id: str | None = None
-    ) -> None:
+    async def save_pending_request(self, thread_id: str, request: Any | None, *, run_id: str | None = None) -> None:
         """Set the pending request and its run together; a second request replaces the first.
 
         None clears both (run_id is then ignored) and creates no thread.
         """
         ...
 
-    async def clear_pending_request_if_matches(
-        self, thread_id: str, *, question_id: str, run_id: str | None
-    ) -> bool:
+    async def clear_pending_request_if_matches(self, thread_id: str, *, question_id: str, run_id: str | None) -> bool:
         """Clear the pending request in one step if both ids still match; say whether it did."""
         ...
 
@@ -118,9 +114,7 @@ class Checkpointer(MinimalCheckpointer, Protocol):
         """Keep an answer for replay on resume. A second answer to the same question replaces the first."""
         ...
 
-    async def load_hitl_answer(
-        self, thread_id: str, question_id: str, *, run_id: str | None = None
-    ) -> Any | None:
+    async def load_hitl_answer(self, thread_id: str, question_id: str, *, run_id: str | None = None) -> Any | None:
         """The stored answer, or None. A run_id of None is a key of its own."""
         ...
 

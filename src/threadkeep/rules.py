@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadkeep import json_values
 from threadkeep.errors import (
+    CheckpointCorruptionError,
     MessageTooLargeError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
@@ -56,15 +57,26 @@ def require_cutoff(thread_id: str, run_id: str, completion_seq: int | None) -> i
     return completion_seq
 
 
-def merged_extra(stored: str, changes: str, max_bytes: int) -> str:
+def decoded_extra(thread_id: str, stored: str) -> dict[str, Any]:
+    """The extra that is stored, or CheckpointCorruptionError."""
+    try:
+        extra = json_values.decode(stored)
+    except ValueError as error:
+        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, f"extra: {error}") from error
+    if not isinstance(extra, dict):
+        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, "extra is not a JSON object")
+    return extra
+
+
+def merged_extra(thread_id: str, stored: str, changes: str, max_bytes: int) -> str:
     """The stored extra with the changes merged in, one level deep. A key set to None is kept as None."""
-    merged = {**json_values.decode(stored), **json_values.decode(changes)}
+    merged = {**decoded_extra(thread_id, stored), **json_values.decode(changes)}
     return within(json_values.encode(merged), "extra", max_bytes)
 
 
-def forked_extra(stored: str, metadata: str | None, max_bytes: int) -> str:
+def forked_extra(thread_id: str, stored: str, metadata: str | None, max_bytes: int) -> str:
     """The extra of a fork: the source's, with the fork's metadata under "fork"."""
-    return stored if metadata is None else merged_extra(stored, f'{{"fork":{metadata}}}', max_bytes)
+    return stored if metadata is None else merged_extra(thread_id, stored, f'{{"fork":{metadata}}}', max_bytes)
 
 
 def within(encoded: _Encoded, what: str, max_bytes: int) -> _Encoded:

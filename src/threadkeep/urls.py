@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 
@@ -31,7 +32,7 @@ _SCHEMES = {
 def split_url(url: str) -> tuple[Backend, str]:
     """The backend, and what follows `://`. Raises ValueError without showing the URL: it may hold a password."""
     scheme, separator, rest = url.partition("://")
-    if not separator:
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme, re.IGNORECASE) or not separator:
         raise ValueError("this is not a database URL: write sqlite:///file.db, postgresql://… or mysql://…")
     try:
         return _SCHEMES[scheme], rest

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,25 +24,24 @@ class Outcome:
         return [line.rstrip() for line in self.out.splitlines()]
 
 
-def run(*words: str | Path, cwd: Path | None = None, **variables: str) -> Outcome:
-    """The outcome of `threadkeep words…`, with these environment variables."""
-    return run_as([*PROGRAM, *map(str, words)], cwd=cwd, **variables)
+def run(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Outcome:
+    """The outcome of `threadkeep words…`, in this folder, with these environment variables."""
+    return run_as([*PROGRAM, *words], cwd, env)
 
 
-def run_as(command: list[str], *, cwd: Path | None = None, **variables: str) -> Outcome:
-    done = subprocess.run(
-        command, cwd=cwd, env=environment(**variables), capture_output=True, timeout=60, encoding="utf-8"
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def run_well(*words: str | Path, cwd: Path | None = None, **variables: str) -> Outcome:
+def run_well(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Outcome:
     """The same, for what must succeed and have nothing to complain about."""
-    outcome = run(*words, cwd=cwd, **variables)
+    outcome = run(*words, cwd=cwd, env=env)
     assert (outcome.code, outcome.err) == (0, ""), outcome
     return outcome
 
 
-def environment(**variables: str) -> dict[str, str]:
+def run_as(command: list[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Outcome:
+    """The same, for a command of several words instead of `threadkeep`."""
+    done = subprocess.run(command, cwd=cwd, env=environment(env), capture_output=True, timeout=60, encoding="utf-8")
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in _UNSET}
-    return inherited | {"PYTHONUTF8": "1"} | variables
+    return inherited | {"PYTHONUTF8": "1"} | dict(variables or {})

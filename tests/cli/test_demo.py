@@ -55,16 +55,15 @@ async def test_the_demo_tells_its_story_in_order_and_the_file_holds_it(tmp_path:
         assert await cp.has_hitl_answer("refund", "q-1", run_id="run-1")
 
 
-def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows(tmp_path: Path) -> None:
+def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
     lines = run_well("demo").lines
 
-    tree = lines[lines.index("demo.db", 5) :]
-    assert [line.strip("│├└─ ").split("  ")[0] for line in tree if "──" in line and " 1 " not in line][
-        :3
-    ] == [
-        "refund",
-        "run-1",
-        "2 assistant   → look_up_order(order=1042)",
+    tree = lines[lines.index("demo.db") :]
+    assert tree[1:5] == [
+        "└── refund",
+        "    ├── run-1  completed, completion_seq 1",
+        "    │   ├── 1 user        The lamp of order 1042 arrived broken. May I have my money back?",
+        "    │   ├── 2 assistant   → look_up_order(order=1042)",
     ]
     assert "    └── voucher  a fork: copied up to seq 6" in tree
     counts = {line.split()[0]: line.split()[1] for line in lines if line.startswith("cubepi_")}
@@ -91,7 +90,7 @@ def test_the_commands_it_ends_with_work_on_the_kept_file(tmp_path: Path) -> None
 def test_without_keep_it_leaves_nothing_and_says_how_to_keep_it(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     (tmp_path / "here").mkdir()
-    outcome = run_well("demo", cwd=tmp_path / "here", TMPDIR=str(tmp_path / "temporary"))
+    outcome = run_well("demo", cwd=tmp_path / "here", env={"TMPDIR": str(tmp_path / "temporary")})
 
     assert str(tmp_path / "temporary") in outcome.out
     assert list((tmp_path / "temporary").iterdir()) == list((tmp_path / "here").iterdir()) == []
@@ -102,10 +101,8 @@ def test_without_keep_it_leaves_nothing_and_says_how_to_keep_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_line_is_wider_than_the_terminal(width: int, tmp_path: Path) -> None:
-    outcome = run_well("demo", COLUMNS=str(width))
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    outcome = run_well("demo", env={"COLUMNS": str(width)})
 
-    recommended = outcome.out.index(
-        "What to try next"
-    )  # commands are there to be copied: they are never folded
+    recommended = outcome.out.index("What to try next")  # commands are there to be copied: they are never folded
     assert max(len(line.rstrip()) for line in outcome.out[:recommended].splitlines()) <= width

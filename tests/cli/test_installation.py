@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 import threadkeep
-from cli.program import PROGRAM, environment, run, run_as, run_well
+from cli.program import PROGRAM, environment, run_as, run_well
 
 
 def installation_without(missing: set[str], folder: Path) -> dict[str, str]:
     """The environment of an installation that has all packages of this one but these."""
-    for installed in {
-        Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")
-    }:
+    for installed in {Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")}:
         for package in installed.iterdir():
             if package.name not in missing and not (folder / package.name).exists():
                 (folder / package.name).symlink_to(package)
@@ -29,7 +27,7 @@ def installation_without(missing: set[str], folder: Path) -> dict[str, str]:
 def run_without(missing: set[str], folder: Path, *words: str) -> tuple[int, str, str]:
     # -S: no site-packages but those of the folder.
     command = [sys.executable, "-S", "-m", "threadkeep.cli", *words]
-    outcome = run_as(command, **installation_without(missing, folder))
+    outcome = run_as(command, env=installation_without(missing, folder))
     return outcome.code, outcome.out, outcome.err
 
 
@@ -55,7 +53,7 @@ def test_the_demo_needs_no_driver(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
 
 
-def test_version_and_help(tmp_path: Path) -> None:
+def test_version_and_help() -> None:
     assert run_well("--version").out == f"threadkeep {threadkeep.__version__}\n"
     described = run_well().out
     for name in ("demo", "upgrade", "check", "threads", "show", "fork"):
@@ -69,16 +67,12 @@ def test_the_installed_script_is_this_program() -> None:
     assert run_as([str(script), "--version"]).out == f"threadkeep {threadkeep.__version__}\n"
 
 
-def test_a_terminal_without_the_letters_gets_others(tmp_path: Path) -> None:
-    outcome = run("demo", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.isascii()
+def test_a_terminal_without_the_letters_gets_others() -> None:
+    assert run_well("demo", env={"PYTHONIOENCODING": "ascii"}).out.isascii()
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
-    program = subprocess.Popen(
-        [*PROGRAM, "demo"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    program = subprocess.Popen([*PROGRAM, "demo"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert program.stdout is not None
     program.stdout.close()
     _, err = program.communicate(timeout=60)
@@ -91,7 +85,7 @@ def test_a_server_that_keeps_silent_gets_a_spinner_until_it_is_interrupted(schem
         ours, theirs = pty.openpty()
         url = f"{scheme}://user:sesame@127.0.0.1:{silent.getsockname()[1]}/x"
         program = subprocess.Popen(
-            [*PROGRAM, "check", url], env=environment(TERM="xterm"), stdout=theirs, stderr=theirs
+            [*PROGRAM, "check", url], env=environment({"TERM": "xterm"}), stdout=theirs, stderr=theirs
         )
         os.close(theirs)
         shown = b""

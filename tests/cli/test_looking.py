@@ -42,15 +42,15 @@ async def test_threads_lists_newest_first_in_pages(url: str) -> None:
     assert first_words(rest) == ["thread", "oldest"]
 
 
-async def test_threads_of_a_parent_are_its_forks(url: str) -> None:
-    await fill(url, "source", "other")
-    async with open_checkpointer(url) as cp:
+async def test_threads_of_a_parent_are_its_forks(sqlite_url: str) -> None:
+    await fill(sqlite_url, "source", "other")
+    async with open_checkpointer(sqlite_url) as cp:
         await cp.fork("source", "copy", after_run_id="run-1")
 
-    header, *rows = run_well("threads", url, "--parent", "source").lines
+    header, *rows = run_well("threads", sqlite_url, "--parent", "source").lines
     assert header.split()[:2] == ["thread", "parent"]
     assert [row.split()[:2] for row in rows] == [["copy", "source"]]
-    assert run_well("threads", url, "--parent", "other").lines == ["no threads"]
+    assert run_well("threads", sqlite_url, "--parent", "other").lines == ["no threads"]
 
 
 async def test_a_pipe_gets_long_ids_whole(sqlite_url: str) -> None:
@@ -58,7 +58,7 @@ async def test_a_pipe_gets_long_ids_whole(sqlite_url: str) -> None:
     await fill(sqlite_url, thread_id)
 
     assert thread_id in run_well("threads", sqlite_url).out
-    folded = run_well("threads", sqlite_url, COLUMNS="80").lines
+    folded = run_well("threads", sqlite_url, env={"COLUMNS": "80"}).lines
     assert max(map(len, folded)) <= 80
     assert "".join(line.split()[0] for line in folded[1:]) == thread_id
 
@@ -89,20 +89,20 @@ async def test_show_prints_the_whole_thread(url: str) -> None:
         assert re.search(pattern, re.sub(r" +\n", "\n", shown)), (pattern, shown)
 
 
-async def test_show_gives_the_seqs_that_the_database_has(url: str) -> None:
+async def test_show_gives_the_seqs_that_the_database_has(sqlite_url: str) -> None:
     # A thread that cubepi forked has gaps; one is made here by hand.
-    await fill(url, "gappy")
-    async with open_checkpointer(url) as cp:
+    await fill(sqlite_url, "gappy")
+    async with open_checkpointer(sqlite_url) as cp:
         await cp.append("gappy", [user("second"), user("third")])
     statement = sa.delete(messages).where(messages.c.seq == 2)
-    await on_connection(url, lambda conn: conn.execute(statement) and None)
+    await on_connection(sqlite_url, lambda conn: conn.execute(statement))
 
-    shown = run_well("show", url, "gappy").lines
+    shown = run_well("show", sqlite_url, "gappy").lines
     assert [line.split()[0] for line in shown[-2:]] == ["1", "3"]
     assert shown[-1].endswith("third")
 
 
-async def test_show_reads_messages_of_other_classes(url: str) -> None:
+async def test_show_reads_messages_of_other_classes(sqlite_url: str) -> None:
     calls = [{"type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}]
     theirs: list[Any] = [
         {"role": "user", "content": "plain text"},
@@ -111,11 +111,11 @@ async def test_show_reads_messages_of_other_classes(url: str) -> None:
         {"unheard": ["of"]},
         "not even an object",
     ]
-    async with open_checkpointer(url, message_type=Any, request_type=Any) as cp:
+    async with open_checkpointer(sqlite_url, message_type=Any, request_type=Any) as cp:
         await cp.append("theirs", theirs)
         await cp.save_pending_request("theirs", {"theirs": "too"})
 
-    shown = run_well("show", url, "theirs").lines
+    shown = run_well("show", sqlite_url, "theirs").lines
     assert [line.split(maxsplit=2)[1:] for line in shown[-5:-2]] == [
         ["user", "plain text"],
         ["assistant", '→ search({"q": "x"})'],
@@ -126,19 +126,20 @@ async def test_show_reads_messages_of_other_classes(url: str) -> None:
     assert any(line.endswith('asks      {"theirs": "too"}') for line in shown)
 
 
-async def test_nothing_that_is_stored_can_command_the_terminal(url: str) -> None:
-    # Clear the screen, set the title, CSI as one character, NUL, text direction, rich's markup and emoji codes.
+async def test_nothing_that_is_stored_can_command_the_terminal(sqlite_url: str) -> None:
+    # Clear the screen, set the title, CSI in one character, NUL, text direction, rich's markup and emoji codes.
     hostile = "\x1b[2J \x1b]0;title\x07 \x9b31m \0 \u202eolleh [bold]loud[/] :smile:"
     reversing = "id-\u202e-reversed"
-    async with open_checkpointer(url, message_type=Any, request_type=Any) as cp:
+    async with open_checkpointer(sqlite_url, message_type=Any, request_type=Any) as cp:
         await cp.claim_run(reversing, reversing)
         await cp.append(reversing, [{"role": hostile, "content": hostile, "run_id": reversing}])
         await cp.save_extra(reversing, {hostile: hostile, "again": [hostile]})
         await cp.save_pending_request(reversing, {"payload": {"prompt": hostile}}, run_id=reversing)
 
-    for outcome in (run_well("show", url, reversing), run_well("threads", url), run("show", url, hostile)):
+    shown = run_well("show", sqlite_url, reversing)
+    for outcome in (shown, run_well("threads", sqlite_url), run("show", sqlite_url, "\x1b[2J\u202e")):
         assert not set(outcome.out + outcome.err) & set("\x1b\x07\x9b\0\u202e\r")
-    assert r"\u202eolleh [bold]loud[/] :smile:" in run_well("show", url, reversing).out
+    assert r"\u202eolleh [bold]loud[/] :smile:" in shown.out
 
 
 async def test_long_texts_are_shortened_and_say_so(sqlite_url: str) -> None:
@@ -177,16 +178,10 @@ async def test_fork_copies_and_says_how_much(url: str) -> None:
     assert run_well("fork", url, "source", "copy", "--after", "run-1").lines == [
         "forked 'source' after run 'run-1': 'copy' has 1 message"
     ]
-    for words, reason in (
-        (("source", "copy", "--after", "run-1"), "'copy' exists already"),
-        (("source", "other", "--after", "run-2"), "'run-2' of thread 'source' is not completed"),
-        (("nowhere", "other", "--after", "run-1"), "no thread 'nowhere'"),
-    ):
-        outcome = run("fork", url, *words)
-        assert (outcome.code, outcome.out) == (1, "")
-        assert reason in outcome.err
+    again = run("fork", url, "source", "copy", "--after", "run-1")
+    assert (again.code, again.out) == (1, "")
+    assert "'copy' exists already" in again.err
     async with open_checkpointer(url) as cp:
         copy = await cp.load("copy")
         assert copy is not None
         assert [message.content[0].text for message in copy.messages] == ["hello from source"]
-        assert await cp.threads.get("other") is None

@@ -41,9 +41,7 @@ def run_pytest(folder: Path, tests: str, environment: dict[str, str]) -> str:
     """What a run of these tests prints, with our settings and conftest, and nothing from this environment."""
     file = folder / "test_inner.py"
     file.write_text(tests)
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("THREADKEEP", "DOCKER"))
-    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("THREADKEEP", "DOCKER"))}
     words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rA", str(file)]
     return subprocess.run(
         [*words, "-c", str(TESTS.parent / "pyproject.toml")],
@@ -114,9 +112,7 @@ def test_docker_is_asked_before_programs_are_started(tmp_path: Path, engine_with
     output = run_pytest(tmp_path, ASK, {"DOCKER_HOST": engine_without_images} | NO_PROGRAMS)
     assert "3 skipped" in output
     (reason,) = [line for line in output.splitlines() if "no postgresql server" in line]
-    assert (
-        0 < reason.index("Docker did not start postgres:17") < reason.index("initdb is not on this machine")
-    )
+    assert 0 < reason.index("Docker did not start postgres:17") < reason.index("initdb is not on this machine")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -30,6 +31,8 @@ _INTERRUPTED = 130
 def run() -> None:
     """Run the command of this process, and exit."""
     never_fail_to_encode()
+    # asyncmy logs what a server remarks; without a handler that would end up among our own lines.
+    logging.getLogger("asyncmy").addHandler(logging.NullHandler())
     command = typer.main.get_command(app)
     try:
         code = command(prog_name="threadkeep", standalone_mode=False)
@@ -100,9 +103,7 @@ async def _checked(url: str) -> None:
     # Opening it is the proof: it also compares what server and driver carry with what a message may take.
     async with databases.opened(url):
         pass
-    newer = (
-        "" if found.schema == SCHEMA_VERSION else f" (newer than its own {SCHEMA_VERSION}, but open to it)"
-    )
+    newer = "" if found.schema == SCHEMA_VERSION else f" (newer than its own {SCHEMA_VERSION}, but open to it)"
     version = f"threadkeep {threadkeep.__version__}"
     _say(f"ok: {version} may work with this database: schema {found.schema}{newer}, {found.server}")
 
@@ -141,9 +142,7 @@ async def _listed(url: str, parent: str | None, limit: int, after: str | None) -
 def _show(
     url: Url,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)],
-    last: Annotated[
-        int, typer.Option(metavar="N", help="Only so many messages, the last ones.", min=1)
-    ] = 100,
+    last: Annotated[int, typer.Option(metavar="N", help="Only so many messages, the last ones.", min=1)] = 100,
 ) -> None:
     """Show a thread: its record, extra, pending request, runs and messages."""
     _wait_for(patiently(_shown(url, thread, last), "reading"))
@@ -164,9 +163,7 @@ async def _shown(url: str, thread_id: str, last: int) -> None:
 @app.command("fork")
 def _fork(
     url: Url,
-    source: Annotated[
-        str, typer.Argument(metavar="SRC", help="The thread to copy from.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The thread to copy from.", show_default=False)],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The new thread's id.", show_default=False)],
     after: Annotated[
         str, typer.Option(metavar="RUN", help="The last run to copy, a completed one.", show_default=False)

@@ -83,9 +83,7 @@ async def row_counts(url: str) -> dict[str, int]:
     """Our tables, and how many rows each has."""
 
     def count(conn: sa.Connection) -> dict[str, int]:
-        counting = {
-            name: sa.select(sa.func.count()).select_from(table) for name, table in metadata.tables.items()
-        }
+        counting = {name: sa.select(sa.func.count()).select_from(table) for name, table in metadata.tables.items()}
         return {name: conn.execute(statement).scalar_one() for name, statement in counting.items()}
 
     return await on_connection(url, count)
@@ -106,15 +104,11 @@ def backend_of(url: str) -> Backend:
         url = ""  # what comes before "://" would be quoted, and here it may be a password
     try:
         backend, rest = split_url(url)
-        in_memory = backend is Backend.MEMORY or (
-            backend is Backend.SQLITE and sqlite_path(rest) == ":memory:"
-        )
+        in_memory = backend is Backend.MEMORY or (backend is Backend.SQLITE and sqlite_path(rest) == ":memory:")
     except ValueError as error:
         raise Problem(str(error), MISUSED) from None
     if in_memory:
-        raise Problem(
-            "a database in memory ends with its program: give the URL of a file or a server", MISUSED
-        )
+        raise Problem("a database in memory ends with its program: give the URL of a file or a server", MISUSED)
     return backend
 
 

@@ -222,9 +222,7 @@ class Story:
             "An agent is asked for a refund, has to ask a human, and is interrupted while it waits."
             " Its model is scripted; the database is real:"
         )
-        self._console.print(
-            f"{printable(str(path))}{'' if kept else ' (temporary)'}", style="dim", soft_wrap=True
-        )
+        self._console.print(f"{printable(str(path))}{'' if kept else ' (temporary)'}", style="dim", soft_wrap=True)
 
     def chapter(self, title: str) -> None:
         """Something new begins."""

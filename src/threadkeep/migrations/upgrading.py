@@ -12,9 +12,13 @@ from typing import TypeVar
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from threadkeep.sql import engines
+from threadkeep.sql.dialects import hooks_of
+from threadkeep.sql.gate import check_schema
 from threadkeep.urls import Backend, split_url, sqlite_path
 
 T = TypeVar("T")
@@ -35,8 +39,24 @@ def alembic_config(connection: sa.Connection | None = None) -> Config:
 
 
 def upgrade_connection(conn: sa.Connection) -> None:
-    """Bring the database to head, in the caller's transaction where the server's DDL has them."""
-    command.upgrade(alembic_config(conn), "head")
+    """Bring the database to head, in the caller's transaction where the server's DDL has them.
+
+    A newer schema that is open to this library is left as it is. One that is not raises CubepiSchemaMismatch.
+    """
+    config = alembic_config(conn)
+    with hooks_of(conn.dialect).migrating(conn):
+        if _made_by_a_newer_release(conn, config):
+            check_schema(conn, hooks_of(conn.dialect))
+        else:
+            command.upgrade(config, "head")
+
+
+def _made_by_a_newer_release(conn: sa.Connection, config: Config) -> bool:
+    from threadkeep.migrations.environment import VERSION_TABLE
+
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    there = MigrationContext.configure(conn, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    return not known.issuperset(there)
 
 
 async def upgrade(url_or_engine: str | AsyncEngine) -> None:
@@ -49,7 +69,7 @@ async def upgrade(url_or_engine: str | AsyncEngine) -> None:
 async def one_at_a_time() -> AsyncIterator[None]:
     """Wait until no other task or thread of this process runs an Alembic command."""
     # Taken without blocking: the holder may be a task of this very loop.
-    while not _alembic.acquire(blocking=False):
+    while not _alembic.acquire(blocking=False):  # noqa: ASYNC110 - the holder may be on another thread's loop
         await asyncio.sleep(0.01)
     try:
         yield

@@ -117,7 +117,7 @@ class SQLCheckpointer(CheckpointerMethods):
         if not isinstance(connection, AsyncConnection):
             raise TypeError(f"using() takes an AsyncConnection, not a {type(connection).__name__}")
         self._require_own_dialect(connection)
-        joined = Joined(on(connection), self._hooks, of_host=True)
+        joined = Joined(on(connection, interruptible=self._hooks.interruptible), self._hooks, of_host=True)
         return UsingConnection(self._store_on(joined), self._codec)
 
     def _require_own_dialect(self, host: AsyncEngine | AsyncConnection) -> None:
@@ -198,9 +198,7 @@ class _ServerCheckpointer(SQLCheckpointer):
             lock_timeout=lock_timeout,
         )
         if not 0 <= min_pool_size <= max_pool_size or max_pool_size < 1:
-            raise ValueError(
-                "pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1"
-            )
+            raise ValueError("pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1")
         self._dsn = dsn
         self._min_pool_size = min_pool_size
         self._max_pool_size = max_pool_size

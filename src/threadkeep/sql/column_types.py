@@ -20,7 +20,8 @@ def id_type() -> sa.types.TypeEngine[str]:
 
 def role_type() -> sa.types.TypeEngine[str]:
     """A message's role, for queries."""
-    return sa.Text().with_variant(mysql.VARCHAR(32), *_MYSQL)
+    # Named, because a MariaDB database is in latin1 if nobody said otherwise.
+    return sa.Text().with_variant(mysql.VARCHAR(32, charset="utf8mb4"), *_MYSQL)
 
 
 def json_text() -> sa.types.TypeEngine[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from threadkeep.sql.transactions import Transactions, Work, in_transaction
+from threadkeep.sql.transactions import Decision, Transactions, Work, in_transaction
 
 T = TypeVar("T")
 Run = Callable[[Work[Any]], Awaitable[Any]]
@@ -32,9 +32,7 @@ class Connections(Protocol):
 class EngineConnections:
     """Connections of an AsyncEngine. One that is the host's is never disposed."""
 
-    def __init__(
-        self, engine: AsyncEngine, transactions: Transactions, *, owned: bool, open_first: int = 1
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, transactions: Transactions, *, owned: bool, open_first: int = 1) -> None:
         self.transactions = transactions
         self.engine = engine
         self._owned = owned
@@ -43,9 +41,7 @@ class EngineConnections:
     async def open(self) -> None:
         try:
             async with AsyncExitStack() as opened:
-                connecting = (
-                    opened.enter_async_context(self.engine.connect()) for _ in range(self._open_first)
-                )
+                connecting = (opened.enter_async_context(self.engine.connect()) for _ in range(self._open_first))
                 await asyncio.gather(*connecting)
         except BaseException:
             await self.close()
@@ -56,22 +52,50 @@ class EngineConnections:
             await self.engine.dispose()
 
     async def read(self, work: Work[T]) -> T:
-        async with self.engine.connect() as conn:
-            return await conn.run_sync(work)
+        async def attempt() -> T:
+            async with self.engine.connect() as conn:
+                return await conn.run_sync(work)
+
+        return await self._cancellable(attempt())
 
     async def write(self, work: Work[T]) -> T:
-        def whole(conn: sa.Connection) -> T:
-            return in_transaction(conn, self.transactions, work, lambda: True)
+        decision = Decision()
 
-        async with self.engine.connect() as conn:
-            return await conn.run_sync(whole)
+        def whole(conn: sa.Connection) -> T:
+            return in_transaction(conn, self.transactions, work, decision.commit)
+
+        async def attempt() -> T:
+            async with self.engine.connect() as conn:
+                return await conn.run_sync(whole)
+
+        return await self._cancellable(attempt(), decision)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:
         async with self.engine.connect() as conn:
-            yield on(conn)
+            yield on(conn, interruptible=self.transactions.hooks.interruptible)
+
+    async def _cancellable(self, attempt: Coroutine[Any, Any, T], decision: Decision | None = None) -> T:
+        if self.transactions.hooks.interruptible:
+            return await attempt
+        return await to_its_end(attempt, decision)
 
 
-def on(conn: AsyncConnection) -> Run:
+def on(conn: AsyncConnection, *, interruptible: bool) -> Run:
     """Run work on this connection."""
-    return conn.run_sync
+    if interruptible:
+        return conn.run_sync
+    return lambda work: to_its_end(conn.run_sync(work))
+
+
+async def to_its_end(work: Coroutine[Any, Any, T], decision: Decision | None = None) -> T:
+    """Await work that must not be left half way. When cancelled, it ends first, without a commit if it is in time."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        if decision is not None:
+            decision.cancel()
+        await asyncio.wait([doing])
+        doing.cancelled() or doing.exception()  # looked at, so that nobody logs it
+        raise

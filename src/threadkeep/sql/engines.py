@@ -61,9 +61,7 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
     try:
         url = make_url(f"mysql+asyncmy://{rest}")
     except (ArgumentError, ValueError):
-        raise ValueError(
-            "the MySQL URL cannot be read: write mysql://user:password@host:3306/database"
-        ) from None
+        raise ValueError("the MySQL URL cannot be read: write mysql://user:password@host:3306/database") from None
     engine = create_async_engine(url, hide_parameters=True, **options)
     # READ COMMITTED: gap locks would make writers of different threads wait for each other, and deadlock.
     # Strict mode: a server without it would cut off a value that does not fit, and store the rest.

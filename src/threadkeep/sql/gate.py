@@ -14,22 +14,27 @@ _UPGRADE = "run 'threadkeep upgrade URL' (or 'alembic upgrade head') first"
 
 
 def check_schema(conn: sa.Connection, hooks: Hooks) -> int:
-    """Return the schema's version, or raise CubepiSchemaError: it says which command or upgrade closes the gap."""
+    """Return the schema's version, or raise CubepiSchemaError: it says what closes the gap."""
     try:
-        # Every column there is: cubepi's table of the same name has one less than ours, and that tells them apart.
-        row = conn.execute(sa.text(f"SELECT * FROM {schema_version.name}")).mappings().first()
+        # Every column there is: cubepi's table of the same name has one less, and that tells them apart.
+        rows = conn.execute(sa.text(f"SELECT * FROM {schema_version.name}")).mappings().all()  # noqa: S608 - our own name
     except DBAPIError as error:
         if hooks.classify(error) is Failure.MISSING_TABLE:
             raise CubepiSchemaUninitialized from None
         raise
-    if row is None:
+    if not rows:
         raise CubepiSchemaUninitialized(f"{schema_version.name} is empty: {_UPGRADE}")
+    row = max(rows, key=lambda row: int(row["version"]))
     actual = int(row["version"])
     if "oldest_library" not in row:
         raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, f"cubepi wrote this database: {_UPGRADE}")
     if actual < SCHEMA_VERSION:
         raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, _UPGRADE)
     if actual > SCHEMA_VERSION and as_numbers(row["oldest_library"]) > as_numbers(__version__):
-        hint = f"it is open to threadkeep {row['oldest_library']} and later, this is {__version__}: upgrade threadkeep"
-        raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, hint)
+        raise CubepiSchemaMismatch(
+            SCHEMA_VERSION,
+            actual,
+            f"it is open to threadkeep {row['oldest_library']} and later, and this is {__version__}:"
+            " upgrade the library, with 'pip install --upgrade threadkeep'",
+        )
     return actual

@@ -13,14 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from os import fspath
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from threadkeep.errors import CheckpointerLockTimeoutError
 from threadkeep.sql.connections import Run
-from threadkeep.sql.transactions import Transactions, Work, in_transaction
+from threadkeep.sql.transactions import Decision, Transactions, Work, in_transaction
 
 T = TypeVar("T")
 IN_MEMORY = ":memory:"
@@ -30,28 +29,6 @@ PRAGMAS = (
     "PRAGMA synchronous = FULL",  # what was answered survives a power cut
     "PRAGMA foreign_keys = ON",
 )
-
-
-class _Commitment:
-    """Decides between a commit and a cancellation: whichever comes first.
-
-    So a cancelled write has either happened by the time its caller sees CancelledError, or never will.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._decided: str | None = None
-
-    def commit(self) -> bool:
-        return self._decide("commit")
-
-    def cancel(self) -> bool:
-        return self._decide("cancel")
-
-    def _decide(self, outcome: str) -> bool:
-        with self._lock:
-            self._decided = self._decided or outcome
-            return self._decided == outcome
 
 
 class _Worker:
@@ -71,10 +48,8 @@ class _Worker:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
 
     async def write(self, transactions: Transactions, work: Work[T]) -> T:
-        decision = _Commitment()
-        doing = asyncio.ensure_future(
-            self.run(lambda conn: in_transaction(conn, transactions, work, decision.commit))
-        )
+        decision = Decision()
+        doing = asyncio.ensure_future(self.run(lambda conn: in_transaction(conn, transactions, work, decision.commit)))
         try:
             return await asyncio.shield(doing)
         except asyncio.CancelledError:
@@ -120,9 +95,7 @@ class SQLiteThreads:
         self._idle: list[_Worker] = []
 
     def _connect(self) -> sqlite3.Connection:
-        conn = sqlite3.connect(
-            self._path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False
-        )
+        conn = sqlite3.connect(self._path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False)
         for pragma in PRAGMAS:
             conn.execute(pragma)
         return conn

@@ -55,9 +55,7 @@ class SQLStore:
     async def fork(self, source: str, target: str, after_run_id: str, metadata: str | None) -> None:
         await self._write(forks.fork, source, target, after_run_id, metadata, self._max_value_bytes)
 
-    async def set_pending(
-        self, thread_id: str, question_id: str | None, request: str, run_id: str | None
-    ) -> None:
+    async def set_pending(self, thread_id: str, question_id: str | None, request: str, run_id: str | None) -> None:
         await self._write(pending.set_pending, thread_id, question_id, request, run_id)
 
     async def clear_pending(self, thread_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -21,6 +22,30 @@ class StaleConnectionError(Exception):
 
 class AbandonedError(Exception):
     """The caller was cancelled before the commit: the write was rolled back."""
+
+
+class Decision:
+    """Decides between a commit and a cancellation: whichever comes first.
+
+    So a cancelled write has either happened by the time its caller sees CancelledError, or never will.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._made: str | None = None
+
+    def commit(self) -> bool:
+        """Whether the commit may go on."""
+        return self._make("commit")
+
+    def cancel(self) -> bool:
+        """Whether the cancellation came in time."""
+        return self._make("cancel")
+
+    def _make(self, decision: str) -> bool:
+        with self._lock:
+            self._made = self._made or decision
+            return self._made == decision
 
 
 class Transactions(Protocol):
@@ -81,9 +106,7 @@ def begin_or_stale(conn: sa.Connection, transactions: Transactions) -> None:
         raise
 
 
-def in_transaction(
-    conn: sa.Connection, transactions: Transactions, work: Work[T], may_commit: Callable[[], bool]
-) -> T:
+def in_transaction(conn: sa.Connection, transactions: Transactions, work: Work[T], may_commit: Callable[[], bool]) -> T:
     """Run the work in a transaction of its own: all of it or nothing."""
     begin_or_stale(conn, transactions)
     try:

@@ -84,9 +84,7 @@ class AnswersContract:
         left = [name for name in "abc" if await checkpointer.has_hitl_answer("thread", name, run_id="run")]
         assert left == ["b"]
 
-    async def test_clearing_without_questions_takes_the_whole_run_and_no_other(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_clearing_without_questions_takes_the_whole_run_and_no_other(self, checkpointer: Any) -> None:
         for run_id in ("run", "other", None):
             await checkpointer.save_hitl_answer("thread", "a", 1, run_id=run_id)
             await checkpointer.save_hitl_answer("thread", "b", 2, run_id=run_id)

@@ -29,10 +29,7 @@ class ConcurrencyContract:
 
     async def test_appends_are_kept_whole_and_lose_nothing(self, checkpointer: Any) -> None:
         await asyncio.gather(
-            *(
-                checkpointer.append("thread", [said(f"{number}:{part}") for part in range(3)])
-                for number in range(30)
-            )
+            *(checkpointer.append("thread", [said(f"{number}:{part}") for part in range(3)]) for number in range(30))
         )
         stored = texts((await checkpointer.load("thread")).messages)
         assert sorted(stored) == sorted(f"{number}:{part}" for number in range(30) for part in range(3))
@@ -77,10 +74,7 @@ class ConcurrencyContract:
     async def test_one_of_many_answers_clears_the_question(self, checkpointer: Any) -> None:
         await checkpointer.save_pending_request("thread", asking("q"), run_id="run")
         results = await outcomes(
-            *(
-                checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
-                for _ in range(10)
-            )
+            *(checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run") for _ in range(10))
         )
         assert sorted(results) == [False] * 9 + [True]
 

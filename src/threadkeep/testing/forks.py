@@ -83,9 +83,7 @@ class ForksContract:
         assert await checkpointer.load("copy") is None
 
     @pytest.mark.parametrize("run_id", ["open", "unknown", "elsewhere"])
-    async def test_only_a_completed_run_of_this_thread_can_be_forked_from(
-        self, checkpointer: Any, run_id: str
-    ) -> None:
+    async def test_only_a_completed_run_of_this_thread_can_be_forked_from(self, checkpointer: Any, run_id: str) -> None:
         await checkpointer.claim_run("thread", "open")
         await run_of(checkpointer, "other", "elsewhere", "x")
         with pytest.raises(RunNotCompletedError) as caught:

@@ -52,40 +52,24 @@ class PendingContract:
     async def test_clearing_makes_no_thread(self, checkpointer: Any) -> None:
         await checkpointer.save_pending_request("thread", None)
         assert await checkpointer.load("thread") is None
-        assert not await checkpointer.clear_pending_request_if_matches(
-            "thread", question_id="q", run_id="run"
-        )
+        assert not await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
         assert await checkpointer.load("thread") is None
 
     async def test_a_match_is_cleared_once(self, checkpointer: Any) -> None:
         await checkpointer.save_pending_request("thread", asking("q"), run_id="run")
-        assert (
-            await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
-            is True
-        )
+        assert await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run") is True
         assert await checkpointer.load_pending("thread") is None
-        assert (
-            await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
-            is False
-        )
+        assert await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run") is False
 
-    @pytest.mark.parametrize(
-        ("question_id", "run_id"), [("q", "other"), ("other", "run"), ("Q", "run"), ("q", "Run")]
-    )
-    async def test_without_a_match_nothing_is_cleared(
-        self, checkpointer: Any, question_id: str, run_id: str
-    ) -> None:
+    @pytest.mark.parametrize(("question_id", "run_id"), [("q", "other"), ("other", "run"), ("Q", "run"), ("q", "Run")])
+    async def test_without_a_match_nothing_is_cleared(self, checkpointer: Any, question_id: str, run_id: str) -> None:
         await checkpointer.save_pending_request("thread", asking("q"), run_id="run")
-        assert not await checkpointer.clear_pending_request_if_matches(
-            "thread", question_id=question_id, run_id=run_id
-        )
+        assert not await checkpointer.clear_pending_request_if_matches("thread", question_id=question_id, run_id=run_id)
         assert await checkpointer.load_pending("thread") == (asking("q"), "run")
 
     async def test_a_request_without_a_run_matches_no_run(self, checkpointer: Any) -> None:
         await checkpointer.save_pending_request("thread", asking("q"))
-        assert not await checkpointer.clear_pending_request_if_matches(
-            "thread", question_id="q", run_id="run"
-        )
+        assert not await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
         assert await checkpointer.load_pending("thread") == (asking("q"), None)
 
     async def test_pending_requests_do_not_mix(self, checkpointer: Any) -> None:

@@ -88,9 +88,7 @@ class RunsContract:
         await checkpointer.mark_run_complete("thread", "done")
         await checkpointer.claim_run("thread", "open")
         with pytest.raises(RunAlreadyCompletedError):
-            await checkpointer.append(
-                "thread", [said("a"), said("b", "open"), said("late", "done"), said("c")]
-            )
+            await checkpointer.append("thread", [said("a"), said("b", "open"), said("late", "done"), said("c")])
         await checkpointer.append("thread", [said("d", "open")])
         assert texts((await checkpointer.load("thread")).messages) == ["d"]
 
@@ -123,15 +121,7 @@ class RunListContract:
         listed = await checkpointer.runs.list("thread")
         assert [(run.run_id, run.completion_seq) for run in listed] == [("z", 2), ("a", None), ("m", 1)]
         z, a, m = listed
-        assert (
-            before
-            <= z.claimed_at
-            <= a.claimed_at
-            <= m.claimed_at
-            <= m.completed_at
-            <= z.completed_at
-            <= after
-        )
+        assert before <= z.claimed_at <= a.claimed_at <= m.claimed_at <= m.completed_at <= z.completed_at <= after
         assert a.completed_at is None
         assert {run.claimed_at.tzinfo for run in listed} == {UTC}
 

@@ -66,9 +66,7 @@ def one_of_each(run_id: str | None = None) -> list[Any]:
             metadata={},
             run_id=run_id,
         ),
-        AssistantMessage(
-            content=[], stop_reason="error", error_message="out of tokens", usage=None, run_id=run_id
-        ),
+        AssistantMessage(content=[], stop_reason="error", error_message="out of tokens", usage=None, run_id=run_id),
     ]
 
 

@@ -110,13 +110,9 @@ class TypesContract:
 
     async def test_a_hosts_request_comes_back(self, make_checkpointer: Any) -> None:
         async with make_checkpointer(request_type=Approval) as checkpointer:
-            await checkpointer.save_pending_request(
-                "thread", Approval(question_id="q", tool="t"), run_id="run"
-            )
+            await checkpointer.save_pending_request("thread", Approval(question_id="q", tool="t"), run_id="run")
             assert await checkpointer.load_pending("thread") == (Approval(question_id="q", tool="t"), "run")
-            assert await checkpointer.clear_pending_request_if_matches(
-                "thread", question_id="q", run_id="run"
-            )
+            assert await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
 
     @pytest.mark.parametrize("request_", [{"question_id": "q", "x": 1}, {"x": 1}])
     async def test_a_request_may_be_a_dict_with_or_without_a_question_id(
@@ -125,7 +121,5 @@ class TypesContract:
         async with make_checkpointer(request_type=dict[str, Any]) as checkpointer:
             await checkpointer.save_pending_request("thread", request_, run_id="run")
             assert await checkpointer.load_pending("thread") == (request_, "run")
-            matched = await checkpointer.clear_pending_request_if_matches(
-                "thread", question_id="q", run_id="run"
-            )
+            matched = await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")
             assert matched == ("question_id" in request_)

@@ -62,9 +62,7 @@ IDS_OF_METHODS: dict[str, Callable[[Any, Any], Awaitable[Any]]] = {
 OPTIONAL_IDS_OF_METHODS: dict[str, Callable[[Any, Any], Awaitable[Any]]] = {
     "append message run_id": lambda cp, bad: cp.append("thread", [said("fine"), {"run_id": bad}]),
     "save_pending_request run_id": lambda cp, bad: cp.save_pending_request("thread", asking(), run_id=bad),
-    "save_pending_request question_id": lambda cp, bad: cp.save_pending_request(
-        "thread", {"question_id": bad}
-    ),
+    "save_pending_request question_id": lambda cp, bad: cp.save_pending_request("thread", {"question_id": bad}),
     "clear_pending_request_if_matches run_id": lambda cp, bad: cp.clear_pending_request_if_matches(
         "thread", question_id="q", run_id=bad
     ),
@@ -124,9 +122,7 @@ class ValuesContract:
             await checkpointer.save_hitl_answer(thread, one, 1)
             assert not await checkpointer.has_hitl_answer(thread, other)
             await checkpointer.save_pending_request(thread, asking(one), run_id="run")
-            assert not await checkpointer.clear_pending_request_if_matches(
-                thread, question_id=other, run_id="run"
-            )
+            assert not await checkpointer.clear_pending_request_if_matches(thread, question_id=other, run_id="run")
 
     async def test_any_json_comes_back_as_it_went_in(self, checkpointer: Any) -> None:
         values = {f"value {number}": value for number, value in enumerate(STORABLE_VALUES)}
@@ -187,9 +183,7 @@ class ValuesContract:
         assert data.messages[0].metadata == {"deep": nested(99)}
 
     @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-    async def test_a_typed_number_that_json_cannot_say_is_refused(
-        self, checkpointer: Any, number: float
-    ) -> None:
+    async def test_a_typed_number_that_json_cannot_say_is_refused(self, checkpointer: Any, number: float) -> None:
         message = said("x")
         message.timestamp = number
         with pytest.raises(UnstorableValueError) as caught:

@@ -12,44 +12,53 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-_ID = sa.Text().with_variant(
-    mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-)
+_ID = sa.Text().with_variant(mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _TIME = sa.TIMESTAMP(timezone=True)
+_ROLE = sa.Text().with_variant(mysql.VARCHAR(32, charset="utf8mb4"), "mysql", "mariadb")
+_PAYLOAD = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 
 
 def upgrade() -> None:
-    if op.get_context().dialect.name == "sqlite" or _has_table("cubepi_threads"):
+    # Table by table: MySQL commits each, and an interrupted upgrade is run again from its start.
+    dialect = op.get_context().dialect.name
+    if dialect == "sqlite":
         return
-    on_mysql = op.get_context().dialect.name in ("mysql", "mariadb")
-    op.create_table(
-        "cubepi_threads",
-        sa.Column("thread_id", _ID, primary_key=True),
-        sa.Column("parent_thread_id", _ID, sa.ForeignKey("cubepi_threads.thread_id")),
-        sa.Column("forked_at_seq", sa.BigInteger),
-        sa.Column("extra", _JSON, nullable=False),
-        sa.Column("pending_request", _JSON),
-        sa.Column("run_id", sa.Text().with_variant(mysql.VARCHAR(64), "mysql", "mariadb")),
-        sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
-        sa.Column("updated_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
-    )
-    belongs = [] if on_mysql else [sa.ForeignKey("cubepi_threads.thread_id", ondelete="CASCADE")]
-    op.create_table(
-        "cubepi_messages",
-        sa.Column("thread_id", _ID, *belongs, primary_key=True),
-        sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("role", sa.Text().with_variant(mysql.VARCHAR(32), "mysql", "mariadb"), nullable=False),
-        sa.Column("metadata", _JSON, nullable=False),
-        sa.Column(
-            "payload", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=False
-        ),
-        sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
-    )
-    op.create_table(
-        "cubepi_schema_version",
-        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    )
+    on_mysql = dialect in ("mysql", "mariadb")
+    if not _has_table("cubepi_threads"):
+        op.create_table(
+            "cubepi_threads",
+            sa.Column("thread_id", _ID, primary_key=True),
+            sa.Column("parent_thread_id", _ID),
+            sa.Column("forked_at_seq", sa.BigInteger),
+            sa.Column("extra", _JSON, nullable=False),
+            sa.Column("pending_request", _JSON),
+            sa.Column("run_id", sa.Text().with_variant(mysql.VARCHAR(64), "mysql", "mariadb")),
+            sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
+            sa.Column("updated_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
+            # The name that each server gave it by itself. A script must know it, and newer servers have others.
+            sa.ForeignKeyConstraint(
+                ["parent_thread_id"],
+                ["cubepi_threads.thread_id"],
+                name="cubepi_threads_ibfk_1" if on_mysql else "cubepi_threads_parent_thread_id_fkey",
+            ),
+        )
+    if not _has_table("cubepi_messages"):
+        belongs = [] if on_mysql else [sa.ForeignKey("cubepi_threads.thread_id", ondelete="CASCADE")]
+        op.create_table(
+            "cubepi_messages",
+            sa.Column("thread_id", _ID, *belongs, primary_key=True),
+            sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("role", _ROLE, nullable=False),
+            sa.Column("metadata", _JSON, nullable=False),
+            sa.Column("payload", _PAYLOAD, nullable=False),
+            sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
+        )
+    if not _has_table("cubepi_schema_version"):
+        op.create_table(
+            "cubepi_schema_version",
+            sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+        )
 
 
 def downgrade() -> None:

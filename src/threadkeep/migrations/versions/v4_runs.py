@@ -1,7 +1,7 @@
 """v4: runs, the pending table, counters on the threads row, and a format on every message.
 
-Each step looks first whether it is done, because MySQL commits every DDL statement and an interrupted upgrade is run
-again from its start.
+Each step looks first whether it is done, or may be done twice, because MySQL commits every DDL statement and an
+interrupted upgrade is run again from its start.
 """
 
 import sqlalchemy as sa
@@ -46,7 +46,7 @@ def downgrade() -> None:
     raise NotImplementedError("v4 keeps what v3 cannot hold: runs, their order and JSON payloads")
 
 
-# ---- SQLite: the tables are new -------------------------------------------------------------------------------
+# ---- SQLite: the tables are new -----------------------------------------------------------------------
 
 
 def _create_threads_and_messages() -> None:
@@ -62,7 +62,7 @@ def _create_threads_and_messages() -> None:
             sa.Column("created_at", _TIME, nullable=False),
             sa.Column("updated_at", _TIME, nullable=False),
         )
-        _index_threads()
+    _index_threads()
     if not _has_table("cubepi_messages"):
         op.create_table(
             "cubepi_messages",
@@ -76,7 +76,7 @@ def _create_threads_and_messages() -> None:
             sa.Column("created_at", _TIME, nullable=False),
             *_of_thread("fk_cubepi_messages_thread"),
         )
-        op.create_index("ix_cubepi_messages_thread_run", "cubepi_messages", ["thread_id", "run_id"])
+    _index_messages()
     if not _has_table("cubepi_schema_version"):
         op.create_table(
             "cubepi_schema_version",
@@ -85,28 +85,21 @@ def _create_threads_and_messages() -> None:
         )
 
 
-# ---- servers: the tables of v3 are converted ------------------------------------------------------------------
+# ---- servers: the tables of v3 are converted ----------------------------------------------------------
 
 
 def _convert_threads() -> None:
-    if not _has_column("cubepi_threads", "last_seq"):
-        _drop_parent_key()
-        _change_type("extra", _TEXT, postgresql_using="extra::text")
-        for column in ("created_at", "updated_at"):
-            _change_type(column, _TIME)
-        op.add_column(
-            "cubepi_threads",
-            sa.Column("last_completion_seq", sa.BigInteger, nullable=False, server_default="0"),
-        )
-        op.add_column(
-            "cubepi_threads", sa.Column("last_seq", sa.BigInteger, nullable=False, server_default="0")
-        )
-    if not _has_index("cubepi_threads", "ix_cubepi_threads_created"):
-        _index_threads()
+    _drop_parent_key()
+    _change_type("extra", _TEXT, postgresql_using="extra::text")
+    for column in ("created_at", "updated_at"):
+        _change_type(column, _TIME)
+    for column in ("last_seq", "last_completion_seq"):
+        _add_column("cubepi_threads", sa.Column(column, sa.BigInteger, nullable=False, server_default="0"))
+    _index_threads()
     messages = sa.table("cubepi_messages", sa.column("thread_id"), sa.column("seq"))
     threads = sa.table("cubepi_threads", sa.column("thread_id"), sa.column("last_seq"))
     last_seq = (
-        sa.select(sa.func.coalesce(sa.func.max(messages.c.seq), 0))
+        sa.select(sa.func.coalesce(sa.func.max(messages.c.seq), sa.literal_column("0")))
         .where(messages.c.thread_id == threads.c.thread_id)
         .scalar_subquery()
     )
@@ -114,13 +107,9 @@ def _convert_threads() -> None:
 
 
 def _convert_messages() -> None:
-    if not _has_column("cubepi_messages", "run_id"):
-        op.add_column("cubepi_messages", sa.Column("run_id", _ID))
-    if not _has_column("cubepi_messages", "format"):
-        # The rows that are there are msgpack, format 0. Without the default, old workers can add no more of them.
-        op.add_column(
-            "cubepi_messages", sa.Column("format", sa.SmallInteger, nullable=False, server_default="0")
-        )
+    _add_column("cubepi_messages", sa.Column("run_id", _ID))
+    # The rows that are there are msgpack, format 0. Without the default, old workers can add no more of them.
+    _add_column("cubepi_messages", sa.Column("format", sa.SmallInteger, nullable=False, server_default="0"))
     op.alter_column(
         "cubepi_messages",
         "format",
@@ -128,11 +117,8 @@ def _convert_messages() -> None:
         existing_type=sa.SmallInteger(),
         existing_nullable=False,
     )
-    op.alter_column(
-        "cubepi_messages", "created_at", type_=_TIME, existing_nullable=False, server_default=None
-    )
-    if not _has_index("cubepi_messages", "ix_cubepi_messages_thread_run"):
-        op.create_index("ix_cubepi_messages_thread_run", "cubepi_messages", ["thread_id", "run_id"])
+    op.alter_column("cubepi_messages", "created_at", type_=_TIME, existing_nullable=False, server_default=None)
+    _index_messages()
 
 
 def _drop_parent_key() -> None:
@@ -145,34 +131,33 @@ def _drop_parent_key() -> None:
 
 
 def _change_type(column: str, new_type: sa.types.TypeEngine, **options: str) -> None:
-    op.alter_column(
-        "cubepi_threads", column, server_default=None, existing_nullable=False, type_=new_type, **options
-    )
+    op.alter_column("cubepi_threads", column, server_default=None, existing_nullable=False, type_=new_type, **options)
 
 
-# ---- all: new tables ------------------------------------------------------------------------------------------
+# ---- all: new tables ----------------------------------------------------------------------------------
 
 
 def _index_threads() -> None:
-    op.create_index(
-        "ix_cubepi_threads_parent", "cubepi_threads", ["parent_thread_id", "created_at", "thread_id"]
-    )
-    op.create_index("ix_cubepi_threads_created", "cubepi_threads", ["created_at", "thread_id"])
+    _add_index("ix_cubepi_threads_parent", "cubepi_threads", "parent_thread_id", "created_at", "thread_id")
+    _add_index("ix_cubepi_threads_created", "cubepi_threads", "created_at", "thread_id")
+
+
+def _index_messages() -> None:
+    _add_index("ix_cubepi_messages_thread_run", "cubepi_messages", "thread_id", "run_id")
 
 
 def _create_runs() -> None:
-    if _has_table("cubepi_runs"):
-        return
-    op.create_table(
-        "cubepi_runs",
-        sa.Column("thread_id", _ID, primary_key=True),
-        sa.Column("run_id", _ID, primary_key=True),
-        sa.Column("claimed_at", _TIME, nullable=False),
-        sa.Column("completed_at", _TIME),
-        sa.Column("completion_seq", sa.BigInteger),
-        *_of_thread("fk_cubepi_runs_thread"),
-    )
-    op.create_index("ix_cubepi_runs_thread_seq", "cubepi_runs", ["thread_id", "completion_seq"])
+    if not _has_table("cubepi_runs"):
+        op.create_table(
+            "cubepi_runs",
+            sa.Column("thread_id", _ID, primary_key=True),
+            sa.Column("run_id", _ID, primary_key=True),
+            sa.Column("claimed_at", _TIME, nullable=False),
+            sa.Column("completed_at", _TIME),
+            sa.Column("completion_seq", sa.BigInteger),
+            *_of_thread("fk_cubepi_runs_thread"),
+        )
+    _add_index("ix_cubepi_runs_thread_seq", "cubepi_runs", "thread_id", "completion_seq")
 
 
 def _create_pending() -> None:
@@ -190,14 +175,39 @@ def _create_pending() -> None:
 
 
 def _move_pending() -> None:
-    for column in ("pending_request", "run_id"):
-        if _has_column("cubepi_threads", column):
-            op.drop_column("cubepi_threads", column)
+    """From two columns of the threads row into a table of its own."""
+    if _has_column("cubepi_threads", "pending_request"):
+        old = sa.table(
+            "cubepi_threads",
+            sa.column("thread_id"),
+            sa.column("pending_request", sa.JSON().with_variant(postgresql.JSONB(), "postgresql")),
+            sa.column("run_id"),
+            sa.column("updated_at"),
+        )
+        columns = ["thread_id", "question_id", "request", "run_id", "created_at"]
+        new = sa.table("cubepi_pending", *map(sa.column, columns))
+        request = sa.cast(old.c.pending_request, sa.Text)
+        waiting = sa.select(
+            old.c.thread_id,
+            old.c.pending_request["question_id"].as_string(),
+            request,
+            old.c.run_id,
+            old.c.updated_at,
+        ).where(
+            old.c.pending_request.is_not(sa.null()),
+            request != sa.literal("null", sa.String),  # JSON's own null
+            # MySQL commits these rows when the next statement, the DROP, begins: it may be killed right then.
+            old.c.thread_id.not_in(sa.select(new.c.thread_id)),
+        )
+        op.execute(sa.insert(new).from_select(columns, waiting))
+        op.drop_column("cubepi_threads", "pending_request")
+    if _has_column("cubepi_threads", "run_id"):
+        op.drop_column("cubepi_threads", "run_id")
 
 
 def _write_version() -> None:
-    if _dialect() != "sqlite" and not _has_column("cubepi_schema_version", "oldest_library"):
-        op.add_column(
+    if _dialect() != "sqlite":
+        _add_column(
             "cubepi_schema_version",
             sa.Column("oldest_library", sa.String(32), nullable=False, server_default=""),
         )
@@ -208,20 +218,35 @@ def _write_version() -> None:
             existing_type=sa.String(32),
             existing_nullable=False,
         )
-    row = sa.table("cubepi_schema_version", sa.column("version"), sa.column("oldest_library"))
+    row = sa.table(
+        "cubepi_schema_version",
+        sa.column("version", sa.Integer),
+        sa.column("oldest_library", sa.String),
+    )
     op.execute(sa.delete(row))
     op.execute(sa.insert(row).values(version=SCHEMA_VERSION, oldest_library=OLDEST_LIBRARY))
 
 
-# ---- looking --------------------------------------------------------------------------------------------------
+# ---- steps that look first ----------------------------------------------------------------------------
+
+
+def _add_column(table: str, column: sa.Column) -> None:
+    if not _has_column(table, column.name):
+        op.add_column(table, column)
+
+
+def _add_index(index: str, table: str, *columns: str) -> None:
+    if not _has_index(table, index):
+        op.create_index(index, table, list(columns))
+
+
+# ---- what is there ------------------------------------------------------------------------------------
 
 
 def _of_thread(name: str) -> list[sa.ForeignKeyConstraint]:
     if _dialect() in _MYSQL:
         return []
-    return [
-        sa.ForeignKeyConstraint(["thread_id"], ["cubepi_threads.thread_id"], name=name, ondelete="CASCADE")
-    ]
+    return [sa.ForeignKeyConstraint(["thread_id"], ["cubepi_threads.thread_id"], name=name, ondelete="CASCADE")]
 
 
 def _dialect() -> str:

@@ -56,5 +56,10 @@ def downgrade() -> None:
 
 
 def _write_version(version: int = SCHEMA_VERSION) -> None:
-    row = sa.table("cubepi_schema_version", sa.column("version"), sa.column("oldest_library"))
-    op.execute(sa.update(row).values(version=version, oldest_library=OLDEST_LIBRARY))
+    row = sa.table(
+        "cubepi_schema_version",
+        sa.column("version", sa.Integer),
+        sa.column("oldest_library", sa.String),
+    )
+    op.execute(sa.delete(row))
+    op.execute(sa.insert(row).values(version=version, oldest_library=OLDEST_LIBRARY))

@@ -23,6 +23,4 @@ def hooks_of(dialect: sa.Dialect) -> Hooks:
     try:
         return _BY_NAME[dialect.name]
     except KeyError:
-        raise ValueError(
-            f"Threadkeep does not run on {dialect.name}: it needs {', '.join(_BY_NAME)}"
-        ) from None
+        raise ValueError(f"Threadkeep does not run on {dialect.name}: it needs {', '.join(_BY_NAME)}") from None

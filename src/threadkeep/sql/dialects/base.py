@@ -50,6 +50,9 @@ class Hooks:
     failures: dict[Any, Failure]
     """The driver's codes that mean something to us."""
 
+    interruptible = True
+    """Whether a driver's call can be cancelled half way without leaving its connection and its locks behind."""
+
     # ---- transactions ----------------------------------------------------------------------------------------
 
     def begin(self, conn: sa.Connection) -> None:
@@ -72,24 +75,18 @@ class Hooks:
 
     # ---- the thread's row: its lock and its counters ---------------------------------------------------------
 
-    def lock_or_create(
-        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
-    ) -> Any:
+    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
         """Lock the thread, creating it when needed; return these columns of it."""
         return conn.execute(self._upsert(*columns), {"thread": thread_id, "count": 0, "now": now}).one()
 
-    def lock(
-        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
-    ) -> Any | None:
+    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
         return conn.execute(_touch(*columns), {"thread": thread_id, "now": now}).one_or_none()
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
         statement = self._upsert(threads.c.last_seq)
-        last_seq: int = (
-            conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one().last_seq
-        )
+        last_seq: int = conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one().last_seq
         return last_seq
 
     @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program

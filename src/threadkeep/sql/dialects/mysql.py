@@ -24,9 +24,7 @@ _UPGRADE_LOCK_SECONDS = 600
 
 _UPSERT = (
     mysql.insert(threads)
-    .values(
-        thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW
-    )
+    .values(thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW)
     .on_duplicate_key_update(last_seq=sa.func.last_insert_id(threads.c.last_seq + COUNT), updated_at=NOW)
 )
 _TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
@@ -50,15 +48,11 @@ class MySQLHooks(Hooks):
         4031: Failure.DISCONNECT,
     }
 
-    def lock_or_create(
-        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
-    ) -> Any:
+    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
         self.allocate(conn, thread_id, 0, now)
         return self._read_locked(conn, thread_id, *columns)
 
-    def lock(
-        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
-    ) -> Any | None:
+    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         if conn.execute(_TOUCH, {"thread": thread_id, "now": now}).rowcount == 0:
             return None
         return self._read_locked(conn, thread_id, *columns)

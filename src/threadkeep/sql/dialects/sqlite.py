@@ -30,6 +30,9 @@ class SQLiteHooks(Hooks):
         sqlite3.SQLITE_ERROR: Failure.MISSING_TABLE,
     }
 
+    # A statement that was cancelled half way keeps its closed connection, and the lock, until it is collected.
+    interruptible = False
+
     def begin(self, conn: sa.Connection) -> None:
         conn.exec_driver_sql("BEGIN IMMEDIATE")  # waits as long as the connection's busy timeout says
 
@@ -51,9 +54,7 @@ class SQLiteHooks(Hooks):
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         if not _in_transaction(conn):
-            conn.exec_driver_sql(
-                "BEGIN IMMEDIATE"
-            )  # a driver that has begun by itself would commit at the first DDL
+            conn.exec_driver_sql("BEGIN IMMEDIATE")  # a driver that has begun by itself would commit at the first DDL
         yield
 
     def code(self, error: DBAPIError) -> Any:

@@ -18,9 +18,7 @@ _LOAD = sa.select(hitl_answers.c.answer).where(
 )
 
 
-def save_answer(
-    conn: sa.Connection, hooks: Hooks, thread_id: str, run_key: str, question_id: str, answer: str
-) -> None:
+def save_answer(conn: sa.Connection, hooks: Hooks, thread_id: str, run_key: str, question_id: str, answer: str) -> None:
     """Keep the answer, in the place of an earlier one."""
     now = rules.utc_now()
     hooks.lock_or_create(conn, thread_id, now)
@@ -34,9 +32,7 @@ def save_answer(
     hooks.put(conn, hitl_answers, row)
 
 
-def load_answer(
-    conn: sa.Connection, hooks: Hooks, thread_id: str, run_key: str, question_id: str
-) -> str | None:
+def load_answer(conn: sa.Connection, hooks: Hooks, thread_id: str, run_key: str, question_id: str) -> str | None:
     """The answer's JSON text, or None when there is no answer."""
     key = {"thread": thread_id, "run": run_key, "question": question_id}
     return conn.execute(_LOAD, key).scalar_one_or_none()
@@ -48,9 +44,7 @@ def clear_answers(
     """Forget these answers of the run, or all of them."""
     if not hooks.lock(conn, thread_id, rules.utc_now()):
         return
-    of_run = sa.delete(hitl_answers).where(
-        hitl_answers.c.thread_id == thread_id, hitl_answers.c.run_id == run_key
-    )
+    of_run = sa.delete(hitl_answers).where(hitl_answers.c.thread_id == thread_id, hitl_answers.c.run_id == run_key)
     if question_ids is None:
         conn.execute(of_run)
     else:

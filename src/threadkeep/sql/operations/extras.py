@@ -12,6 +12,6 @@ from threadkeep.sql.tables import threads
 def save_extra(conn: sa.Connection, hooks: Hooks, thread_id: str, changes: str, max_bytes: int) -> None:
     """Merge the changes into what is there."""
     thread = hooks.lock_or_create(conn, thread_id, rules.utc_now(), threads.c.extra)
-    merged = rules.merged_extra(thread.extra, changes, max_bytes)
+    merged = rules.merged_extra(thread_id, thread.extra, changes, max_bytes)
     if merged != thread.extra:
         conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"extra": merged})

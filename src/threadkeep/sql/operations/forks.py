@@ -28,9 +28,7 @@ def _in_slice(cutoff: Any) -> sa.ColumnElement[bool]:
 
 
 _CUTOFF_NOW = (
-    sa.select(runs.c.completion_seq)
-    .where(runs.c.thread_id == _THREAD, runs.c.run_id == _RUN)
-    .scalar_subquery()
+    sa.select(runs.c.completion_seq).where(runs.c.thread_id == _THREAD, runs.c.run_id == _RUN).scalar_subquery()
 )
 
 # One statement, so one snapshot: the thread itself comes as a row of seq 0, with the cutoff in the place of a format.
@@ -44,6 +42,7 @@ _SNAPSHOT = sa.union_all(
 )
 
 _SOURCE = sa.select(threads.c.extra).where(threads.c.thread_id == _THREAD).with_for_update()
+_EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == _THREAD)
 _LAST_COPIED = (
     sa.select(messages.c.seq)
     .where(_in_slice(_CUTOFF))
@@ -97,10 +96,12 @@ def fork(
     max_bytes: int,
 ) -> None:
     """Copy the slice, its runs and the source's extra into a new thread."""
-    # Source before target: two opposite forks would deadlock otherwise.
+    # Source before target, and a target that is there is not waited for: two opposite forks would deadlock.
     thread = conn.execute(_SOURCE, {"thread": source}).one_or_none()
     if thread is None:
         raise ThreadNotFoundError(source)
+    if conn.execute(_EXISTS, {"thread": target}).first():
+        raise ThreadAlreadyExistsError(target)
     cutoff = rules.require_cutoff(source, after_run_id, completion_seq_of(conn, source, after_run_id))
     slice_ = {"thread": source, "cutoff": cutoff}
     now = rules.utc_now()
@@ -108,7 +109,7 @@ def fork(
         "thread_id": target,
         "parent_thread_id": source,
         "forked_at_seq": conn.execute(_LAST_COPIED, slice_).scalar_one_or_none() or 0,
-        "extra": rules.forked_extra(thread.extra, metadata, max_bytes),
+        "extra": rules.forked_extra(source, thread.extra, metadata, max_bytes),
         "last_completion_seq": cutoff,
         "created_at": now,
         "updated_at": now,

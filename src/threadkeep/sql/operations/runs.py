@@ -44,9 +44,7 @@ def mark_run_complete(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id:
     if run.completed_at is not None:
         return
     completion_seq = thread.last_completion_seq + 1
-    conn.execute(
-        sa.update(threads).where(threads.c.thread_id == thread_id), {"last_completion_seq": completion_seq}
-    )
+    conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"last_completion_seq": completion_seq})
     conn.execute(
         sa.update(runs).where(runs.c.thread_id == thread_id, runs.c.run_id == run_id),
         {"completed_at": now, "completion_seq": completion_seq},

@@ -52,9 +52,7 @@ def delete_thread(conn: sa.Connection, hooks: Hooks, thread_id: str) -> bool:
     for table in OF_A_THREAD:
         conn.execute(sa.delete(table).where(table.c.thread_id == thread_id))
     conn.execute(
-        sa.update(threads)
-        .where(threads.c.parent_thread_id == thread_id)
-        .values(parent_thread_id=None, updated_at=now)
+        sa.update(threads).where(threads.c.parent_thread_id == thread_id).values(parent_thread_id=None, updated_at=now)
     )
     conn.execute(sa.delete(threads).where(threads.c.thread_id == thread_id))
     return True

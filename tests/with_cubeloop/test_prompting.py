@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
+import cubeloop
 import pytest
 
-import cubeloop
 import threadkeep
 
 from .travel_agent import BOOK_LIMA, chatting_agent, text_of
@@ -22,9 +22,7 @@ async def test_messages_come_back_as_the_very_classes_of_cubeloop(checkpointer: 
         cubeloop.ToolResultMessage,
         cubeloop.AssistantMessage,
     ]
-    assert [message.model_dump() for message in stored] == [
-        message.model_dump() for message in agent.state.messages
-    ]
+    assert [message.model_dump() for message in stored] == [message.model_dump() for message in agent.state.messages]
     # The agent still holds the tool's own model here; the database, which does not know it, its fields.
     assert stored[2].details == {"city": "Lima", "nights": 7}
     assert text_of(stored[3]) == "Booked: 7 nights in Lima"

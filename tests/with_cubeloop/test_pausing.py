@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from cubeloop import ToolResultMessage
 from cubeloop.hitl import ApproveRequest, AskRequest, HitlRequest
 
 import servers
-from cubeloop import ToolResultMessage
 
 from .travel_agent import (
     CALL_OF_BOOK,
@@ -40,9 +40,7 @@ async def test_the_question_is_pending_under_its_run(checkpointer: Any) -> None:
     assert run.completed_at is None
 
 
-async def test_another_process_resumes_the_run(
-    checkpointer: Any, respond_elsewhere: RespondElsewhere
-) -> None:
+async def test_another_process_resumes_the_run(checkpointer: Any, respond_elsewhere: RespondElsewhere) -> None:
     await paused(checkpointer)
 
     await respond_elsewhere("t", "r", {"city": "Porto"})
@@ -66,9 +64,7 @@ async def test_another_process_resumes_the_run(
     assert (run.run_id, run.completion_seq) == ("r", 1)
 
 
-async def test_the_humans_answer_reaches_the_tool(
-    checkpointer: Any, respond_elsewhere: RespondElsewhere
-) -> None:
+async def test_the_humans_answer_reaches_the_tool(checkpointer: Any, respond_elsewhere: RespondElsewhere) -> None:
     await paused(checkpointer)
     await respond_elsewhere("t", "r", {"city": "Porto"})
     await respond_elsewhere("t", "r", {"decision": "edit", "edited_args": {"city": "Évora", "nights": 3}})
@@ -97,9 +93,7 @@ async def test_nothing_is_pending_afterwards(checkpointer: Any, respond_elsewher
     assert not await checkpointer.has_hitl_answer("t", CALL_OF_BOOK, run_id="r")
 
 
-async def test_the_thread_goes_on_after_a_resume(
-    checkpointer: Any, respond_elsewhere: RespondElsewhere
-) -> None:
+async def test_the_thread_goes_on_after_a_resume(checkpointer: Any, respond_elsewhere: RespondElsewhere) -> None:
     await paused(checkpointer)
     await respond_elsewhere("t", "r", {"city": "Porto"})
     await respond_elsewhere("t", "r", {"decision": "approve"})

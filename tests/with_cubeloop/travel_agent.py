@@ -11,6 +11,18 @@ import json
 import sys
 from typing import Any
 
+from cubeloop import (
+    Agent,
+    AgentToolResult,
+    AssistantMessage,
+    BoundModel,
+    Message,
+    Model,
+    TextContent,
+    ToolResultMessage,
+    UserMessage,
+    tool,
+)
 from cubeloop.agent.types import AgentEvent, BeforeToolCallContext
 from cubeloop.hitl import (
     ApprovalDecision,
@@ -26,18 +38,6 @@ from cubeloop.providers.faux import FauxProvider, faux_assistant_message, faux_t
 from pydantic import BaseModel
 
 import threadkeep
-from cubeloop import (
-    Agent,
-    AgentToolResult,
-    AssistantMessage,
-    BoundModel,
-    Message,
-    Model,
-    TextContent,
-    ToolResultMessage,
-    UserMessage,
-    tool,
-)
 
 TYPES: dict[str, Any] = {"message_type": Message, "request_type": HitlRequest}
 
@@ -155,9 +155,7 @@ async def respond(agent: Agent[Message], answer: Any) -> None:
 
 async def other_process(*arguments: str) -> asyncio.subprocess.Process:
     """Start this file as a program. What it prints can be read; its tracebacks go to our own stderr."""
-    return await asyncio.create_subprocess_exec(
-        sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE
-    )
+    return await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE)
 
 
 async def main(command: str, url: str, thread_id: str, run_id: str, answer: str = "") -> None:

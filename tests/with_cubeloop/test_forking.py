@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from cubeloop import AssistantMessage, TextContent, UserMessage
 
 import threadkeep
-from cubeloop import AssistantMessage, TextContent, UserMessage
 
 from .travel_agent import BOOK_LIMA, PLAN_A_TRIP, chatting_agent, pause_when_asking, text_of, travel_agent
 
@@ -160,9 +160,7 @@ async def test_a_probe_writes_nothing(checkpointer: Any) -> None:
         ("t", "unheard of", threadkeep.RunNotCompletedError),
     ],
 )
-async def test_what_cannot_be_probed(
-    checkpointer: Any, source: str, run: str, error: type[Exception]
-) -> None:
+async def test_what_cannot_be_probed(checkpointer: Any, source: str, run: str, error: type[Exception]) -> None:
     agent = chatting_agent(checkpointer, "t")
     await agent.prompt("Hello", run_id="done")
 

@@ -1,0 +1,3 @@
+from threadkeep.migrations.environment import run
+
+run()

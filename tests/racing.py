@@ -1,0 +1,202 @@
+"""Races between processes: what each racer does, and how they are started together.
+
+A few processes live as long as the tests; each race gives every one of them a job and lets them go at once.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+from threadkeep import (
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunNotCompletedError,
+    TextContent,
+    ThreadAlreadyExistsError,
+    ThreadNotFoundError,
+    UserMessage,
+    open_checkpointer,
+)
+
+RACERS = 4
+SIZE = int(os.environ.get("THREADKEEP_STRESS", "1"))
+"""How much larger than usual the races are."""
+
+Job = Callable[..., Awaitable[Any]]
+
+_start: Barrier
+
+
+def _line_up(start: Barrier) -> None:
+    global _start
+    _start = start
+
+
+def start_racers() -> ProcessPoolExecutor:
+    """Processes that wait for jobs."""
+    context = get_context("spawn")  # a fork would share sockets and threads
+    return ProcessPoolExecutor(RACERS, context, _line_up, (context.Barrier(RACERS),))
+
+
+def race(racers: ProcessPoolExecutor, url: str, job: Job, *args: Any) -> list[Any]:
+    """Every racer does the job at the same time, and is told which racer it is. What each has returned."""
+    return race_of(racers, url, [(job, (number, *args)) for number in range(RACERS)])
+
+
+def race_of(racers: ProcessPoolExecutor, url: str, jobs: list[tuple[Job, tuple[Any, ...]]]) -> list[Any]:
+    """Each racer does a job of its own, all at the same time. What each has returned."""
+    assert len(jobs) == RACERS
+    running = [racers.submit(_take_part, url, job, args) for job, args in jobs]
+    return [result.result() for result in running]
+
+
+def _take_part(url: str, job: Job, args: tuple[Any, ...]) -> Any:
+    async def run() -> Any:
+        async with open_checkpointer(url, lock_timeout=60) as checkpointer:
+            # The barrier waits for processes, each of which waits with its only thread: nothing else is to be done.
+            await asyncio.to_thread(_start.wait)
+            return await job(checkpointer, *args)
+
+    return asyncio.run(run())
+
+
+def said(text: str, run_id: str | None = None) -> UserMessage:
+    return UserMessage(content=[TextContent(text=text)], run_id=run_id)
+
+
+# ---- jobs: each says what it has managed to do -----------------------------------------------------------------
+
+
+async def claim_all(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Try to claim every run. Those it got."""
+    won = []
+    for number in range(rounds):
+        try:
+            await cp.claim_run("thread", f"run {number}")
+            won.append(number)
+        except RunAlreadyClaimedError:
+            pass
+    return won
+
+
+async def append_batches(cp: Any, racer: int, rounds: int) -> int:
+    """Append batches of one to three messages. How many messages that made."""
+    count = 0
+    for number in range(rounds):
+        size = 1 + (number + racer) % 3
+        await cp.append("thread", [said(f"{racer}:{number}:{part}:{size}") for part in range(size)])
+        count += size
+    return count
+
+
+async def run_and_complete(cp: Any, racer: int, rounds: int) -> None:
+    """Whole runs, all in one thread."""
+    for number in range(rounds):
+        run_id = f"{racer}:{number}"
+        await cp.claim_run("thread", run_id)
+        await cp.append("thread", [said("x", run_id), said("y", run_id)])
+        await cp.mark_run_complete("thread", run_id)
+
+
+async def add_keys(cp: Any, racer: int, rounds: int) -> None:
+    """A key of its own in each merge."""
+    for number in range(rounds):
+        await cp.save_extra("thread", {f"{racer}:{number}": number})
+
+
+async def append_until_completed(cp: Any, racer: int, rounds: int) -> list[int]:
+    """For each run, append to it until it is closed. How many messages each run took."""
+    counts = []
+    for number in range(rounds):
+        count = 0
+        while True:
+            try:
+                await cp.append("thread", [said("x", f"run {number}")])
+                count += 1
+            except RunAlreadyCompletedError:
+                break
+        counts.append(count)
+    return counts
+
+
+async def complete_each(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Complete the runs one by one. How many messages each had when it was completed."""
+    counts = []
+    for number in range(rounds):
+        await asyncio.sleep(0.005)  # lets some appends through first; nothing depends on how many
+        async with cp.transaction() as tx:
+            await tx.mark_run_complete("thread", f"run {number}")
+            data = await tx.load("thread")
+            counts.append(sum(message.run_id == f"run {number}" for message in data.messages))
+    return counts
+
+
+async def fork_completed(cp: Any, racer: int, rounds: int) -> list[tuple[int, int]]:
+    """Fork after one run after another, as they are completed by others. Each run's place, and the fork's length."""
+    forked = []
+    for number in range(rounds):
+        runs: list[Any] = []
+        while len(runs) <= number:
+            runs = sorted(
+                (run for run in await cp.runs.list("thread") if run.completion_seq), key=lambda run: run.completion_seq
+            )
+        run = runs[number]
+        await cp.fork("thread", f"fork {racer} {number}", after_run_id=run.run_id)
+        data = await cp.load(f"fork {racer} {number}")
+        forked.append((run.completion_seq, len(data.messages)))
+    return forked
+
+
+async def fork_across(cp: Any, racer: int, rounds: int) -> int:
+    """Fork two threads onto each other, half of the racers the other way round. All are refused: both exist."""
+    source, target = ("left", "right") if racer % 2 else ("right", "left")
+    refused = 0
+    for _ in range(rounds):
+        try:
+            await cp.fork(source, target, after_run_id="run")
+        except ThreadAlreadyExistsError:
+            refused += 1
+    return refused
+
+
+async def fork_to_same(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Fork to ids that all racers want. Those it got."""
+    won = []
+    for number in range(rounds):
+        try:
+            await cp.fork("left" if racer % 2 else "right", f"copy {number}", after_run_id="run")
+            won.append(number)
+        except ThreadAlreadyExistsError:
+            pass
+    return won
+
+
+async def delete_again_and_again(cp: Any, racer: int, rounds: int) -> int:
+    """Delete the thread whenever it is there. How often it was."""
+    return sum([await cp.threads.delete("thread") for _ in range(rounds)])
+
+
+async def write_everything(cp: Any, racer: int, rounds: int) -> None:
+    """Every kind of write to one thread, which others delete."""
+    for number in range(rounds):
+        run_id = f"{racer}:{number}"
+        await cp.claim_run("thread", run_id)
+        await cp.append("thread", [said("x", run_id)] * 3)
+        await cp.save_extra("thread", {run_id: 1})
+        await cp.save_hitl_answer("thread", "q", 1, run_id=run_id)
+        try:
+            await cp.fork("thread", f"fork {run_id}", after_run_id=run_id)
+        except (RunNotCompletedError, ThreadNotFoundError):
+            pass
+
+
+async def append_forever(cp: Any, racer: int) -> None:
+    """Append threes until killed."""
+    number = 0
+    while True:
+        await cp.append("thread", [said(f"{number}:{part}") for part in range(3)])
+        number += 1
