@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -87,6 +90,24 @@ def test_one_line_says_what_is_wrong(words: list[str], code: int, reason: str, f
     assert {path.name: path.stat().st_size for path in folder.iterdir()} == before
 
 
+def test_a_row_that_does_not_decode_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/broken.db"
+
+    async def fill() -> None:
+        async with open_checkpointer(url, message_type=Any) as cp:
+            await cp.append("thread", ["fine", "broken"])
+
+    asyncio.run(fill())
+    with closing(sqlite3.connect(tmp_path / "broken.db")) as connection, connection:
+        connection.execute("UPDATE cubepi_messages SET payload = ? WHERE seq = 2", (b"\xff\x1b[2J",))
+    outcome = run("show", url, "thread")
+
+    assert "cubepi_messages" in told(outcome)
+    assert "'seq': 2" in outcome.err
+    assert "\x1b" not in outcome.err
+    assert outcome.code == FAILED
+
+
 # A password as it is, with the characters that end it too early, in the options, and where no URL was expected.
 LEAKS = [
     ["check", "postgresql://user:sesame@127.0.0.1:{port}/x"],
@@ -119,7 +140,7 @@ def test_a_server_that_is_not_there_is_named(scheme: str) -> None:
     port = closed_port()
     outcome = run("threads", f"{scheme}://user:sesame@127.0.0.1:{port}/x")
 
-    assert f"no server answers at {scheme}://***@127.0.0.1:{port}/x: Connection refused" in told(outcome)
+    assert f"cannot connect to {scheme}://***@127.0.0.1:{port}/x: Connection refused" in told(outcome)
     assert outcome.code == FAILED
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import PROGRAM, Outcome, run_as, run_well
+from cli.program import PROGRAM, Outcome, start, well
 from threadkeep import SQLiteCheckpointer, ToolCall
 
 STORY = [
@@ -25,6 +25,11 @@ STORY = [
 ]
 
 
+def demo(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> Outcome:
+    """In a new interpreter: the commands that the demo recommends begin as it was started itself."""
+    return well(start([*PROGRAM, "demo", *words], cwd, env))
+
+
 def commands_in(outcome: Outcome) -> list[list[str]]:
     """The commands at the end of the demo, as a shell would read them."""
     start = "  " + shlex.join(PROGRAM)
@@ -32,7 +37,7 @@ def commands_in(outcome: Outcome) -> list[list[str]]:
 
 
 async def test_the_demo_tells_its_story_in_order_and_the_file_holds_it(tmp_path: Path) -> None:
-    told = run_well("demo", "--keep", "kept.db", cwd=tmp_path).out
+    told = demo("--keep", "kept.db", cwd=tmp_path).out
 
     places = [told.find(words) for words in STORY]
     assert -1 not in places, STORY[places.index(-1)]
@@ -56,7 +61,7 @@ async def test_the_demo_tells_its_story_in_order_and_the_file_holds_it(tmp_path:
 
 
 def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
-    lines = run_well("demo").lines
+    lines = demo().lines
 
     tree = lines[lines.index("demo.db") :]
     assert tree[1:5] == [
@@ -79,30 +84,29 @@ def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
 
 def test_the_commands_it_ends_with_work_on_the_kept_file(tmp_path: Path) -> None:
     (tmp_path / "a folder").mkdir()
-    commands = commands_in(run_well("demo", "--keep", "a folder/kept.db", cwd=tmp_path))
+    commands = commands_in(demo("--keep", "a folder/kept.db", cwd=tmp_path))
 
     assert [words[len(PROGRAM)] for words in commands] == ["threads", "show", "fork", "check"]
     for words in commands:
-        outcome = run_as(words, cwd=tmp_path)
-        assert (outcome.code, outcome.err) == (0, ""), words
+        well(start(words, cwd=tmp_path))
 
 
 def test_without_keep_it_leaves_nothing_and_says_how_to_keep_it(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     (tmp_path / "here").mkdir()
-    outcome = run_well("demo", cwd=tmp_path / "here", env={"TMPDIR": str(tmp_path / "temporary")})
+    outcome = demo(cwd=tmp_path / "here", env={"TMPDIR": str(tmp_path / "temporary")})
 
     assert str(tmp_path / "temporary") in outcome.out
     assert list((tmp_path / "temporary").iterdir()) == list((tmp_path / "here").iterdir()) == []
     first, second, *_ = commands_in(outcome)
     assert first[len(PROGRAM) :] == ["demo", "--keep", "demo.db"]
     for words in (first, second):
-        assert run_as(words, cwd=tmp_path / "here").code == 0
+        well(start(words, cwd=tmp_path / "here"))
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    outcome = run_well("demo", env={"COLUMNS": str(width)})
+    outcome = demo(env={"COLUMNS": str(width)})
 
     recommended = outcome.out.index("What to try next")  # commands are there to be copied: they are never folded
     assert max(len(line.rstrip()) for line in outcome.out[:recommended].splitlines()) <= width

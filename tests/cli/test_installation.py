@@ -1,17 +1,20 @@
-"""The program in installations that lack an extra, and in terminals that lack a letter."""
+"""The program in installations that lack an extra, and in terminals of all kinds."""
 
+import asyncio
 import os
 import pty
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 import threadkeep
-from cli.program import PROGRAM, environment, run_as, run_well
+from cli.program import PROGRAM, environment, run_well, start, well
 
 
 def installation_without(missing: set[str], folder: Path) -> dict[str, str]:
@@ -27,7 +30,7 @@ def installation_without(missing: set[str], folder: Path) -> dict[str, str]:
 def run_without(missing: set[str], folder: Path, *words: str) -> tuple[int, str, str]:
     # -S: no site-packages but those of the folder.
     command = [sys.executable, "-S", "-m", "threadkeep.cli", *words]
-    outcome = run_as(command, env=installation_without(missing, folder))
+    outcome = start(command, env=installation_without(missing, folder))
     return outcome.code, outcome.out, outcome.err
 
 
@@ -64,11 +67,11 @@ def test_the_installed_script_is_this_program() -> None:
     script = Path(sys.executable).with_name("threadkeep")
     if not script.exists():
         pytest.skip("threadkeep is not installed with this Python: its source is on the path")
-    assert run_as([str(script), "--version"]).out == f"threadkeep {threadkeep.__version__}\n"
+    assert start([str(script), "--version"]).out == f"threadkeep {threadkeep.__version__}\n"
 
 
 def test_a_terminal_without_the_letters_gets_others() -> None:
-    assert run_well("demo", env={"PYTHONIOENCODING": "ascii"}).out.isascii()
+    assert well(start([*PROGRAM, "demo"], env={"PYTHONIOENCODING": "ascii"})).out.isascii()
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
@@ -79,20 +82,51 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     assert err == b""
 
 
+class Terminal:
+    """A program in a terminal of its own."""
+
+    def __init__(self, *words: str) -> None:
+        self._descriptor, theirs = pty.openpty()
+        self.program = subprocess.Popen(
+            [*PROGRAM, *words], env=environment({"TERM": "xterm"}), stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def read_until(self, words: str) -> None:
+        while words not in self.shown:
+            self.shown += os.read(self._descriptor, 1000).decode()
+
+    def read_to_the_end(self) -> int:
+        # Linux ends a terminal that nobody writes to any more with an error.
+        with suppress(OSError):
+            while more := os.read(self._descriptor, 1000):
+                self.shown += more.decode()
+        os.close(self._descriptor)
+        return self.program.wait(timeout=30)
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_a_server_that_keeps_silent_gets_a_spinner_until_it_is_interrupted(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        ours, theirs = pty.openpty()
-        url = f"{scheme}://user:sesame@127.0.0.1:{silent.getsockname()[1]}/x"
-        program = subprocess.Popen(
-            [*PROGRAM, "check", url], env=environment({"TERM": "xterm"}), stdout=theirs, stderr=theirs
-        )
-        os.close(theirs)
-        shown = b""
-        while b"connecting" not in shown:
-            shown += os.read(ours, 1000)
-        program.send_signal(signal.SIGINT)
-        assert program.wait(timeout=30) == 130
-        os.close(ours)
-    assert b"Traceback" not in shown
-    assert b"sesame" not in shown
+        terminal = Terminal("check", f"{scheme}://user:sesame@127.0.0.1:{silent.getsockname()[1]}/x")
+        terminal.read_until("connecting …")
+        terminal.program.send_signal(signal.SIGINT)
+        assert terminal.read_to_the_end() == 130
+
+    assert "Traceback" not in terminal.shown
+    assert "sesame" not in terminal.shown
+
+
+def test_what_takes_long_is_told_after_the_spinner(tmp_path: Path) -> None:
+    asyncio.run(threadkeep.upgrade(f"sqlite:///{tmp_path}/slow.db"))
+    with closing(sqlite3.connect(tmp_path / "slow.db", isolation_level=None)) as other:
+        other.execute("INSERT INTO cubepi_threads VALUES ('a', NULL, NULL, '{}', 0, 1, '2026-01-01', '2026-01-01')")
+        other.execute("INSERT INTO cubepi_runs VALUES ('a', 'run', '2026-01-01', '2026-01-01', 1)")
+        other.execute("BEGIN IMMEDIATE")
+        terminal = Terminal("fork", f"sqlite:///{tmp_path}/slow.db", "a", "b", "--after=run")
+        terminal.read_until("forking …")
+        other.execute("COMMIT")
+        assert terminal.read_to_the_end() == 0
+
+    assert terminal.shown.rindex("forked 'a'") > terminal.shown.rindex("forking …")

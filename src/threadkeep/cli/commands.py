@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import RenderableType
 
 import threadkeep
 from threadkeep.cli import databases, demo, failures, views
@@ -24,6 +26,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
+T = TypeVar("T")
+Lines = list[RenderableType]
 Url = Annotated[str, typer.Argument(metavar="URL", help="The database.", show_default=False)]
 _INTERRUPTED = 130
 
@@ -62,50 +66,48 @@ def _demo(
     ] = None,
 ) -> None:
     """Play a short agent conversation, and show what the database then holds."""
-    _wait_for(demo.play(keep))
+    _run(demo.play(keep))
 
 
 @app.command("upgrade")
 def _upgrade(url: Url) -> None:
     """Bring the database to the newest schema; a SQLite file is made if there is none."""
-    _wait_for(patiently(_upgraded(url), "upgrading"))
+    _tell(_upgraded(url), "upgrading")
 
 
-async def _upgraded(url: str) -> None:
+async def _upgraded(url: str) -> Lines:
     databases.backend_of(url)
     before = None if databases.missing_file(url) else (await databases.look_at(url)).schema
     if isinstance(before, CubepiSchemaMismatch) and before.actual > before.expected:
         raise before
     if isinstance(before, int) and before > SCHEMA_VERSION:
-        _say(f"nothing to do: schema {before} is newer than this library's {SCHEMA_VERSION}, and open to it")
-        return
+        return [f"nothing to do: schema {before} is newer than this library's {SCHEMA_VERSION}, and open to it"]
     with databases.connecting_to(url):
         await threadkeep.upgrade(url)
     found = await databases.look_at(url)
     if isinstance(found.schema, CubepiSchemaError):
         raise found.schema
     if before == found.schema:
-        _say(f"nothing to do: the schema is version {before}, the newest ({found.server})")
-    elif isinstance(before, CubepiSchemaMismatch):
-        _say(f"upgraded the schema from version {before.actual} to {found.schema} ({found.server})")
-    else:
-        _say(f"made the schema, version {found.schema}: there was none ({found.server})")
+        return [f"nothing to do: the schema is version {before}, the newest ({found.server})"]
+    if isinstance(before, CubepiSchemaMismatch):
+        return [f"upgraded the schema from version {before.actual} to {found.schema} ({found.server})"]
+    return [f"made the schema, version {found.schema}: there was none ({found.server})"]
 
 
 @app.command("check")
 def _check(url: Url) -> None:
     """Say whether this library may work with the database."""
-    _wait_for(patiently(_checked(url), "connecting"))
+    _tell(_checked(url), "connecting")
 
 
-async def _checked(url: str) -> None:
+async def _checked(url: str) -> Lines:
     found = await databases.look_at(url)
     # Opening it is the proof: it also compares what server and driver carry with what a message may take.
     async with databases.opened(url):
         pass
     newer = "" if found.schema == SCHEMA_VERSION else f" (newer than its own {SCHEMA_VERSION}, but open to it)"
     version = f"threadkeep {threadkeep.__version__}"
-    _say(f"ok: {version} may work with this database: schema {found.schema}{newer}, {found.server}")
+    return [f"ok: {version} may work with this database: schema {found.schema}{newer}, {found.server}"]
 
 
 @app.command("threads")
@@ -121,21 +123,21 @@ def _threads(
     ] = None,
 ) -> None:
     """List the threads, newest first."""
-    _wait_for(patiently(_listed(url, parent, limit, after), "reading"))
+    _tell(_listed(url, parent, limit, after), "reading")
 
 
-async def _listed(url: str, parent: str | None, limit: int, after: str | None) -> None:
+async def _listed(url: str, parent: str | None, limit: int, after: str | None) -> Lines:
     async with databases.opened(url) as cp:
         if parent is not None and await cp.threads.get(parent) is None:
             raise ThreadNotFoundError(parent)
         records = await cp.threads.list(parent_thread_id=parent, limit=limit, after=after)
         more = records and await cp.threads.list(parent_thread_id=parent, limit=1, after=records[-1])
     if not records:
-        _say("no threads" if after is None else "no more threads")
-        return
-    out().print(views.thread_table(records))
+        return ["no threads" if after is None else "no more threads"]
+    lines: Lines = [views.thread_table(records)]
     if more:
-        _say(f"there are more: add --after {views.quoted(records[-1].thread_id)}")
+        lines.append(f"there are more: add --after {shlex.quote(records[-1].thread_id)}")
+    return lines
 
 
 @app.command("show")
@@ -145,19 +147,18 @@ def _show(
     last: Annotated[int, typer.Option(metavar="N", help="Only so many messages, the last ones.", min=1)] = 100,
 ) -> None:
     """Show a thread: its record, extra, pending request, runs and messages."""
-    _wait_for(patiently(_shown(url, thread, last), "reading"))
+    _tell(_shown(url, thread, last), "reading")
 
 
-async def _shown(url: str, thread_id: str, last: int) -> None:
+async def _shown(url: str, thread_id: str, last: int) -> Lines:
     async with databases.opened(url) as cp:
         record, data = await cp.threads.get(thread_id), await cp.load(thread_id)
         if record is None or data is None:
             raise ThreadNotFoundError(thread_id)
         runs, pending = await cp.runs.list(thread_id), await cp.load_pending(thread_id)
     seqs = await databases.seqs(url, thread_id, len(data.messages))
-    numbered = list(zip(seqs, data.messages, strict=False))
-    console = out()
-    console.print(views.thread_view(console.width, record, data.extra, pending, runs, numbered, last))
+    numbered = list(zip(seqs, data.messages, strict=False))  # fewer seqs if it is being deleted
+    return [views.thread_view(record, data.extra, pending, runs, numbered, last)]
 
 
 @app.command("fork")
@@ -170,24 +171,30 @@ def _fork(
     ],
 ) -> None:
     """Copy a thread, up to and including one run, into a new one."""
-    _wait_for(patiently(_forked(url, source, new, after), "forking"))
+    _tell(_forked(url, source, new, after), "forking")
 
 
-async def _forked(url: str, source: str, new: str, after: str) -> None:
+async def _forked(url: str, source: str, new: str, after: str) -> Lines:
     async with databases.opened(url) as cp:
         await cp.fork(source, new, after_run_id=after)
         record = await cp.threads.get(new)
     count = 0 if record is None else record.last_seq
     messages = "1 message" if count == 1 else f"{count:,} messages"
-    _say(f"forked {source!r} after run {after!r}: {new!r} has {messages}")
+    return [f"forked {source!r} after run {after!r}: {new!r} has {messages}"]
 
 
-def _say(line: str) -> None:
-    out().print(printable(line), soft_wrap=True)
+def _tell(work: Coroutine[Any, Any, Lines], doing: str) -> None:
+    """Print what the work has to tell; a str is one line, however long."""
+    # After the work, not during it: the spinner has the line then.
+    for line in _run(patiently(work, doing)):
+        if isinstance(line, str):
+            out().print(printable(line), soft_wrap=True)
+        else:
+            out().print(line)
 
 
-def _wait_for(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
-        asyncio.run(work)
+        return asyncio.run(work)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None

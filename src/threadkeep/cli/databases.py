@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+import socket
+import sqlite3
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -24,11 +28,11 @@ from threadkeep.sql.gate import check_schema
 from threadkeep.sql.tables import messages, metadata
 from threadkeep.urls import Backend, split_url, sqlite_path
 
+T = TypeVar("T")
 AnyCheckpointer = MemoryCheckpointer | SQLCheckpointer
 
 _NAMES = {Backend.SQLITE: "SQLite", Backend.POSTGRESQL: "PostgreSQL", Backend.MYSQL: "MySQL"}
 _EXTRAS = {"asyncpg": "postgresql", "asyncmy": "mysql"}
-_PORTS = {Backend.POSTGRESQL: 5432, Backend.MYSQL: 3306}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ async def look_at(url: str) -> Found:
     """Look, change nothing. Raises Problem if there is no such database."""
     backend = backend_of(url)
     missing = missing_file(url)
-    if missing is not None:  # and connecting would make it
+    if missing is not None:
         raise Problem(f"there is no file {missing}")
 
     def look(conn: sa.Connection) -> Found:
@@ -56,7 +60,7 @@ async def look_at(url: str) -> Found:
             return Found(server, trouble)
 
     with connecting_to(url):
-        return await on_connection(url, look)
+        return await _on(url, look)
 
 
 @asynccontextmanager
@@ -76,7 +80,7 @@ async def seqs(url: str, thread_id: str, count: int) -> list[int]:
     """The thread's first `count` seqs. A thread that cubepi forked has gaps in them."""
     statement = sa.select(messages.c.seq).where(messages.c.thread_id == thread_id)
     statement = statement.order_by(messages.c.seq).limit(count)
-    return await on_connection(url, lambda conn: list(conn.scalars(statement)))
+    return await _on(url, lambda conn: list(conn.scalars(statement)))
 
 
 async def row_counts(url: str) -> dict[str, int]:
@@ -86,16 +90,33 @@ async def row_counts(url: str) -> dict[str, int]:
         counting = {name: sa.select(sa.func.count()).select_from(table) for name, table in metadata.tables.items()}
         return {name: conn.execute(statement).scalar_one() for name, statement in counting.items()}
 
-    return await on_connection(url, count)
+    return await _on(url, count)
+
+
+async def _on(url: str, work: Callable[[sa.Connection], T]) -> T:
+    """Run work that only looks. A SQLite file stays as it is: not made, not upgraded, not even put into WAL mode."""
+    path = _file(url)
+    if path is None:
+        return await on_connection(url, work)
+    uri = f"{path.as_uri()}?mode=rw"  # "ro" would leave files beside one in WAL mode
+
+    def on_the_file() -> T:
+        engine = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=sa.NullPool)
+        with engine.connect() as conn:
+            return work(conn)
+
+    return await asyncio.to_thread(on_the_file)
 
 
 def missing_file(url: str) -> Path | None:
     """The SQLite file that this URL means and that is not there."""
+    path = _file(url)
+    return None if path is None or os.path.exists(path) else path  # Path.exists may raise
+
+
+def _file(url: str) -> Path | None:
     backend, rest = split_url(url)
-    if backend is not Backend.SQLITE:
-        return None
-    path = Path(sqlite_path(rest)).absolute()
-    return None if path.exists() else path
+    return Path(sqlite_path(rest)).absolute() if backend is Backend.SQLITE else None
 
 
 def backend_of(url: str) -> Backend:
@@ -120,26 +141,26 @@ def connecting_to(url: str) -> Iterator[None]:
         yield
     except (Problem, CheckpointerError, CubepiSchemaError):
         raise
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRAS:
-            raise
+    except Exception as error:
+        raise _explained(error, backend, url) from None
+
+
+def _explained(error: Exception, backend: Backend, url: str) -> Problem:
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         install = f'pip install "threadkeep[{_EXTRAS[error.name]}]"'
-        raise Problem(f"{_NAMES[backend]} needs the driver {error.name}: {install}") from None
-    except ValueError:
-        if backend not in _PORTS:
-            raise
-        # A driver may quote the part it could not read, and that part may be the password's.
-        raise Problem(
-            f"the URL cannot be read: write {backend.value}://user:password@host:{_PORTS[backend]}/database,"
+        return Problem(f"{_NAMES[backend]} needs the driver {error.name}: {install}")
+    unreachable = _os_error(error)
+    if unreachable is not None:
+        return Problem(f"cannot connect to {_shown(url)}: {_reason(unreachable)}")
+    if isinstance(error, ValueError):
+        # It may quote the part that could not be read, and that part may be of the password.
+        return Problem(
+            f"the URL cannot be read: write {backend.value}://user:password@host:port/database,"
             " with %40 for @, %2F for /, %3F for ? and %23 for # in the password",
             MISUSED,
-        ) from None
-    except Exception as error:
-        unreachable = _os_error(error)
-        if unreachable is not None:
-            raise Problem(f"no server answers at {_shown(url)}: {_reason(unreachable)}") from None
-        text = driver_text(error) if isinstance(error, DBAPIError) else str(error)
-        raise Problem(f"{_shown(url)}: {text or type(error).__name__}") from None
+        )
+    text = driver_text(error) if isinstance(error, DBAPIError) else str(error)
+    return Problem(f"{_shown(url)}: {text or type(error).__name__}")
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
@@ -150,10 +171,11 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _reason(error: OSError) -> str:
-    # Not always what the error says itself: that may name what was taken for the host.
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or str(error) or "it took too long"
+    # Rather the system's text than the error's own: that may name what was taken for the host.
+    # Name look-ups and TLS have numbers of their own.
+    if error.errno is None or isinstance(error, (socket.gaierror, ssl.SSLError)):
+        return error.strerror or str(error) or "it took too long"
+    return os.strerror(error.errno)
 
 
 def _shown(url: str) -> str:

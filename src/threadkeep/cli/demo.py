@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -189,9 +190,9 @@ def _call_in(message: AssistantMessage) -> ToolCall:
 def _new_file(keep: Path) -> Path:
     if "?" in str(keep):
         raise Problem("a path with '?' in it cannot be written as a URL: choose another", MISUSED)
-    if keep.exists():
+    if os.path.lexists(keep):
         raise Problem(f"{keep} is there already: choose a path where there is no file yet")
-    if not keep.absolute().parent.is_dir():
+    if not os.path.isdir(keep.absolute().parent):
         raise Problem(f"there is no folder {keep.absolute().parent}")
     return keep
 
@@ -240,7 +241,7 @@ class Story:
 
     def open(self, path: Path) -> SQLiteCheckpointer:
         """A checkpointer, to be used with `async with`."""
-        self._code(f'async with SQLiteCheckpointer("{path.name}") as cp:')
+        self._code(f'async with SQLiteCheckpointer("{printable(path.name)}") as cp:')
         return SQLiteCheckpointer(path)
 
     async def call(self, method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -298,7 +299,8 @@ class Story:
 
     def _command(self, program: list[str], *words: str) -> None:
         # One line each, however long: it is there to be copied.
-        self._console.print(Text("  " + shlex.join([*program, *words]), style="cyan"), soft_wrap=True)
+        command = printable(shlex.join([*program, *words]))
+        self._console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
 
     def _code(self, text: str) -> None:
         self._line(">>>", Text(text, style="cyan"), "dim")
@@ -312,7 +314,7 @@ class Story:
 
 
 async def _tree(path: Path) -> Tree:
-    tree = Tree(Text(path.name, style="bold"), guide_style="dim")
+    tree = Tree(Text(printable(path.name), style="bold"), guide_style="dim")
     async with threadkeep.open_checkpointer(_url(path), message_type=Any) as cp:
         records = await cp.threads.list()
         nodes: dict[str, Tree] = {}

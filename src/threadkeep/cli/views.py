@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.cli.summaries import request_text, role_of, run_of, text_of
-from threadkeep.cli.terminal import printable, shortened
+from threadkeep.cli.terminal import out, printable, shortened
 from threadkeep.records import RunRecord, ThreadRecord
 
 _TEXT_LIMIT = 160
@@ -47,7 +46,6 @@ def thread_table(records: Sequence[ThreadRecord]) -> Table:
 
 
 def thread_view(
-    width: int,
     record: ThreadRecord,
     extra: dict[str, Any],
     pending: tuple[Any, str | None] | None,
@@ -61,7 +59,7 @@ def thread_view(
     parts += _section("extra", _extra(extra) if extra else None)
     parts += _section("pending request", _pending(*pending) if pending else None)
     parts += _section("runs", _runs(runs) if runs else None)
-    parts += _section("messages", _messages(shown, run_width=max(8, width // 6)) if shown else None)
+    parts += _section("messages", _messages(shown) if shown else None)
     if len(shown) < len(messages):
         hidden = len(messages) - len(shown)
         parts.append(Text(f"the first {hidden:,} are not shown: add --last {len(messages)}", style="dim"))
@@ -84,11 +82,6 @@ def run_state(run: RunRecord) -> Text:
     if run.completed_at is None:
         return _OPEN
     return Text(f"completed, completion_seq {run.completion_seq}", style="green")
-
-
-def quoted(value: str) -> str:
-    """A word for a shell."""
-    return shlex.quote(printable(value))
 
 
 def new_table() -> Table:
@@ -142,12 +135,12 @@ def _runs(runs: Sequence[RunRecord]) -> Table:
     return table
 
 
-def _messages(messages: Sequence[tuple[int, Any]], run_width: int) -> Table:
+def _messages(messages: Sequence[tuple[int, Any]]) -> Table:
     table = new_table()
     table.add_column("seq", justify="right", no_wrap=True)
     table.add_column("role", no_wrap=True)
     # Cut where it is long: the table of runs has it whole.
-    table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=run_width)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=max(8, out().width // 6))
     table.add_column("text", overflow="fold")
     for seq, message in messages:
         text = Text(shortened(text_of(message), _TEXT_LIMIT))

@@ -165,6 +165,12 @@ class Joined:
 
         return await self._attempt(part)
 
+    def _end_if_lost(self, error: Exception) -> None:
+        # MySQL would begin a new transaction without a word, and half of the work would be in it.
+        if isinstance(error, (TransactionConflictError, OutcomeUnknownError)):
+            self._conflict = isinstance(error, TransactionConflictError)
+            self.end(str(error))
+
     async def _attempt(self, work: Work[T]) -> T:
         async with self._turn:
             self.refuse_if_over()
@@ -172,11 +178,11 @@ class Joined:
                 result: T = await _cancellable(self._run(work))
             except DBAPIError as error:
                 ours = _ours(self._hooks.classify(error), error, joined=True)
-                if isinstance(ours, (TransactionConflictError, OutcomeUnknownError)):
-                    # MySQL would begin a new transaction without a word, and half of the work would be in it.
-                    self._conflict = isinstance(ours, TransactionConflictError)
-                    self.end(str(ours))
+                self._end_if_lost(ours)
                 raise ours from error
+            except TransactionConflictError as error:
+                self._end_if_lost(error)
+                raise
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
             except asyncio.CancelledError:

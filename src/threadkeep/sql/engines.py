@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from threadkeep.urls import Backend, split_url
 
 _POOL_TIMEOUT = 30
+_UPGRADE_LOCK_TIMEOUT = 60
 
 OPERATING: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True}
 """For operations: a read is one round trip, and a write begins and ends its transaction itself."""
@@ -50,7 +51,10 @@ def sqlite_engine(path: str) -> sa.Engine:
     """A synchronous engine on one SQLite file, whose transactions begin when we say so."""
 
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(path, isolation_level=None)
+        conn = sqlite3.connect(path, isolation_level=None, timeout=_UPGRADE_LOCK_TIMEOUT)
+        # A property of the file, which stays: without it readers and writers would wait for each other.
+        conn.execute("PRAGMA journal_mode = WAL")
+        return conn
 
     return sa.create_engine("sqlite://", creator=connect, hide_parameters=True, **MIGRATING)
 

@@ -84,7 +84,7 @@ class HostTransactions:
         self._lock_timeout = lock_timeout
 
     def begin(self, conn: sa.Connection) -> None:
-        self.hooks.join(conn)
+        self.hooks.start(conn)
         self.hooks.bound_waits(conn, self._lock_timeout)
 
     def commit(self, conn: sa.Connection) -> None:

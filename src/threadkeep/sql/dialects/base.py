@@ -63,12 +63,16 @@ class Hooks:
         """End such a write, however far it got."""
         conn.exec_driver_sql("ROLLBACK")
 
-    def join(self, conn: sa.Connection) -> None:
-        """Make sure that a transaction which SQLAlchemy or the host manages is one that can be written in."""
+    def start(self, conn: sa.Connection) -> None:
+        """Make sure that a transaction which SQLAlchemy manages is one that can be written in."""
         if conn.dialect.detect_autocommit_setting(conn.connection.dbapi_connection):
             raise CheckpointerError(
                 "the connection is in AUTOCOMMIT mode, where nothing is all or none: pass one without"
             )
+
+    def join(self, conn: sa.Connection) -> None:
+        """The same for a transaction of the host's, which may have read and written before."""
+        self.start(conn)
 
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         """Limit lock waits for the rest of this transaction, where no setting of the connection does."""

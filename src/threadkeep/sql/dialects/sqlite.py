@@ -11,8 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
+from threadkeep.errors import TransactionConflictError
 from threadkeep.sql.dialects.base import Failure, Hooks
 from threadkeep.sql.tables import threads
+
+
+_TAKE_THE_LOCK = sa.update(threads).where(sa.false()).values(last_seq=0)
 
 
 class SQLiteHooks(Hooks):
@@ -41,15 +45,27 @@ class SQLiteHooks(Hooks):
         if _in_transaction(conn):
             super().roll_back(conn)
 
-    def join(self, conn: sa.Connection) -> None:
+    def start(self, conn: sa.Connection) -> None:
         # A driver in its legacy mode begins nothing until the first INSERT, and a SAVEPOINT would then be committed by
         # its RELEASE. Where a plain BEGIN has run, a write that changes nothing takes the lock before anything is read.
         if not conn.in_transaction():
             conn.begin()  # so that a host's listener, which says BEGIN, speaks first
         if _in_transaction(conn):
-            conn.execute(sa.update(threads).where(sa.false()).values(last_seq=0))
+            conn.execute(_TAKE_THE_LOCK)
         else:
             conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def join(self, conn: sa.Connection) -> None:
+        has_begun = _in_transaction(conn)
+        try:
+            self.start(conn)
+        except DBAPIError as error:
+            # A transaction that has read is not even made to wait: when the other writer is done, it has read too early.
+            if has_begun and self.classify(error) is Failure.LOCK_TIMEOUT:
+                raise TransactionConflictError(
+                    "another writer came first, and this transaction cannot write any more: run all of it again"
+                ) from error
+            raise
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:

@@ -1,0 +1,86 @@
+"""The README tells the truth: its example runs, its links lead somewhere, and its table names tests that there are."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from threadkeep import MemoryCheckpointer
+from threadkeep.testing import LimitsContract, LockTimeoutContract, TypesContract, contract_for
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+LINKS = re.findall(r"\[([^\]]+)\]\(([^)#:]+)\)", README)
+KIT: list[type[Any]] = [contract_for(MemoryCheckpointer()), TypesContract, LimitsContract, LockTimeoutContract]
+COLUMNS = {"memory": 2, "sqlite": 3, "postgresql": 4, "mysql": 5, "mariadb": 6}
+"""Where each backend's column is, by the name that tests have for it."""
+
+
+def rows() -> list[list[str]]:
+    """The cells of each row of the table of guarantees; the first is empty."""
+    cells = [line.split("|") for line in README.splitlines() if line.startswith("| ") and "●" in line]
+    return [[cell.strip() for cell in row] for row in cells]
+
+
+@cache
+def collected() -> list[str]:
+    """The ids of all tests in the folders that the table speaks of."""
+    folders = [
+        folder for folder in ("contract", "concurrency", "sql", "migrations") if (ROOT / "tests" / folder).exists()
+    ]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    found = subprocess.run(
+        [*command, *(f"tests/{folder}" for folder in folders)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout.splitlines()
+
+
+def test_every_row_of_the_table_names_a_test() -> None:
+    assert len(rows()) > 20
+    for row in rows():
+        assert re.search(r"\[test_\w+\]\(", row[7]), row[1]
+        assert all(row[column] in ("●", "\N{EN DASH}") for column in COLUMNS.values()), row[1]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[1])
+def test_the_tests_of_a_row_are_there_and_run_on_its_backends(row: list[str]) -> None:
+    for name, file in re.findall(r"\[(test_\w+)\]\(([^)]+)\)", row[7]):
+        assert re.search(rf"def {name}\(", (ROOT / file).read_text()), f"{file} has no {name}"
+        home = file
+        if not file.startswith("tests/"):
+            home = "tests/contract/"  # where our own backends are held to the kit
+            module = file.removeprefix("src/").removesuffix(".py").replace("/", ".")
+            # The test of another contract may have the same name and take its place.
+            assert module in {getattr(kit, name).__module__ for kit in KIT if hasattr(kit, name)}, f"{name} never runs"
+        ids = [line for line in collected() if line.startswith(home) and f"::{name}[" in line]
+        for backend, column in COLUMNS.items():
+            runs_there = any(re.search(rf"(\[|[^n]-){backend}(-|\])", test_id) for test_id in ids)
+            assert runs_there or row[column] != "●", f"{name} does not run on {backend}"
+
+
+@pytest.mark.parametrize(("text", "target"), LINKS)
+def test_links_lead_somewhere(text: str, target: str) -> None:
+    assert (ROOT / target).exists()
+
+
+def test_the_example_is_a_file_and_remembers(tmp_path: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert example is not None
+    assert example[1] == (ROOT / "examples" / "quickstart.py").read_text()
+    said = "user: Where to?\nassistant: Porto.\n"
+    for runs in (1, 2):
+        run = subprocess.run(
+            [sys.executable, "-c", example[1]], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        assert run.stdout == said * runs
+
+
+def test_the_commands_for_a_fresh_clone_are_whole_lines() -> None:
+    start = "python3 -m venv .venv && .venv/bin/pip install -e"
+    assert f"{start} '.[cli]' && .venv/bin/threadkeep demo" in README.splitlines()
+    assert f"{start} '.[dev]' && .venv/bin/pytest" in README.splitlines()

@@ -1,0 +1,120 @@
+"""A database under test: how to reach it, and what is in it."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.util import CommandError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from backends import CLASSES, DRIVERS
+from threadkeep import SQLiteCheckpointer, TextContent, UserMessage
+from threadkeep.migrations.upgrading import alembic_config, on_connection
+from threadkeep.sql.tables import SCHEMA_VERSION
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One database."""
+
+    kind: str
+    url: str
+
+    @classmethod
+    def of_file(cls, path: Path) -> "Place":
+        return cls("sqlite", f"sqlite:///{path}")
+
+    @property
+    def path(self) -> Path:
+        """The file, on SQLite."""
+        return Path(self.url.removeprefix("sqlite:///"))
+
+    @asynccontextmanager
+    async def engine(self, **options: Any) -> AsyncIterator[AsyncEngine]:
+        """An engine as a host would make it."""
+        rest = self.url.partition("://")[2]
+        engine = create_async_engine(f"{DRIVERS.get(self.kind, 'sqlite+aiosqlite')}://{rest}", **options)
+        try:
+            yield engine
+        finally:
+            await engine.dispose()
+
+    async def run(self, work: Callable[[sa.Connection], T]) -> T:
+        async with self.engine() as engine, engine.begin() as conn:
+            return await conn.run_sync(work)
+
+    async def execute(self, *statements: str) -> Sequence[tuple[Any, ...]]:
+        """Run the statements; the rows of the last one."""
+
+        def execute(conn: sa.Connection) -> list[tuple[Any, ...]]:
+            results = [conn.exec_driver_sql(statement) for statement in statements]
+            return [tuple(row) for row in results[-1]] if results[-1].returns_rows else []
+
+        return await self.run(execute)
+
+    def checkpointer(self, engine: AsyncEngine | None = None) -> Any:
+        """A checkpointer on this database, or on this engine of the host's."""
+        if self.kind == "sqlite":
+            return SQLiteCheckpointer(engine or self.path)
+        return CLASSES[self.kind](engine or self.url)
+
+
+def schema_of(conn: sa.Connection) -> dict[str, Any]:
+    """Everything there is to see of the schema, in an order of its own."""
+    seen = sa.inspect(conn)
+    return {
+        table: {
+            "columns": {
+                column["name"]: (
+                    str(column["type"].compile(conn.dialect)),
+                    getattr(column["type"], "collation", None),
+                    column["nullable"],
+                    column["default"],
+                )
+                for column in seen.get_columns(table)
+            },
+            "key": seen.get_pk_constraint(table)["constrained_columns"],
+            "indexes": sorted((index["name"], index["column_names"]) for index in seen.get_indexes(table)),
+            "foreign keys": sorted(
+                (key["constrained_columns"], key["referred_table"], key["options"].get("ondelete"))
+                for key in seen.get_foreign_keys(table)
+            ),
+        }
+        for table in seen.get_table_names()
+    }
+
+
+async def drift_of(place: Place) -> str:
+    """What `alembic check` would report, or nothing."""
+    try:
+        await on_connection(place.url, lambda conn: command.check(alembic_config(conn)))
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+async def prove_that_it_works(place: Place, engine: AsyncEngine | None = None) -> None:
+    """Open a checkpointer and use every table."""
+    async with place.checkpointer(engine) as checkpointer:
+        await checkpointer.claim_run("thread", "run")
+        await checkpointer.append("thread", [UserMessage(content=[TextContent(text="hello")], run_id="run")])
+        await checkpointer.mark_run_complete("thread", "run")
+        await checkpointer.save_hitl_answer("thread", "question", True)
+        await checkpointer.fork("thread", "copy", after_run_id="run")
+        data = await checkpointer.load("copy")
+        assert [message.content[0].text for message in data.messages] == ["hello"]
+        assert await checkpointer.threads.delete("copy")
+        assert await checkpointer.threads.delete("thread")
+
+
+async def version_rows(place: Place) -> Sequence[tuple[Any, ...]]:
+    return await place.execute("SELECT version, oldest_library FROM cubepi_schema_version")
+
+
+NEWEST = [(SCHEMA_VERSION, "0.1.0")]

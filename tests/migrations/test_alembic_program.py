@@ -1,0 +1,107 @@
+"""The program `alembic`, from the repository's own folder."""
+
+import asyncio
+
+import pytest
+import sqlalchemy as sa
+from alembic.script import ScriptDirectory
+
+import threadkeep
+from migrations.databases import NEWEST, Place, drift_of, prove_that_it_works, version_rows
+from migrations.program import REPOSITORY, alembic, alembic_well
+from threadkeep.migrations.upgrading import alembic_config
+from threadkeep.sql.tables import metadata
+
+HEAD = ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+async def test_a_fresh_database_comes_up_and_shows_no_drift(place: Place) -> None:
+    assert await upgrade_is_due(place)
+    alembic_well("-x", f"url={place.url}", "upgrade", "head")  # the other way to give the URL
+    assert not await upgrade_is_due(place)
+    assert "No new upgrade operations detected" in alembic_well("check", url=place.url)
+    assert await version_rows(place) == NEWEST
+    await prove_that_it_works(place)
+
+
+async def upgrade_is_due(place: Place) -> bool:
+    return "(head)" not in await asyncio.to_thread(alembic_well, "current", url=place.url)
+
+
+async def test_drift_would_be_found(place: Place) -> None:
+    """Else the test above would prove nothing."""
+    await threadkeep.upgrade(place.url)
+    assert await drift_of(place) == ""
+
+    def change(conn: sa.Connection) -> None:
+        metadata.tables["cubepi_runs"].indexes.copy().pop().drop(conn)
+        conn.exec_driver_sql("ALTER TABLE cubepi_pending ADD COLUMN surplus INTEGER")
+
+    await place.run(change)
+    drift = await drift_of(place)
+    assert "ix_cubepi_runs_thread_seq" in drift
+    assert "surplus" in drift
+
+
+async def test_the_script_makes_the_same_schema(place: Place) -> None:
+    script = alembic_well("upgrade", "head", "--sql", url=place.url)
+    lines = [line for line in script.splitlines() if not line.startswith("--")]
+    statements = [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
+    if place.kind in ("sqlite", "postgresql"):  # MySQL's DDL has no transactions
+        assert (statements.pop(0), statements.pop()) == ("BEGIN", "COMMIT")
+    await place.execute(*statements)
+
+    assert await version_rows(place) == NEWEST
+    assert await place.execute("SELECT version_num FROM cubepi_alembic_version") == [(HEAD,)]
+    assert await drift_of(place) == ""
+    await prove_that_it_works(place)
+
+
+def test_history_needs_no_database() -> None:
+    history = alembic_well("history")
+    assert history.index("v4 -> v5 (head)") < history.index("v3 -> v4") < history.index("<base> -> v3")
+
+
+def one_line_of(*words: str, url: str | None = None) -> str:
+    outcome = alembic(*words, url=url)
+    assert outcome.code != 0
+    assert outcome.out == ""
+    (line,) = outcome.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("words", [("upgrade", "head"), ("upgrade", "head", "--sql")])
+def test_without_a_url_it_says_how_to_give_one(words: tuple[str, ...]) -> None:
+    line = one_line_of(*words)
+    assert "THREADKEEP_URL" in line
+    assert "-x url=" in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "oracle://user:hidden@host/database",
+        "memory://user:hidden@host",
+        "postgresql://user:hidden@127.0.0.1:1/database",
+        "postgresql://user:hid/den@127.0.0.1:1/database",
+        "mysql://user:hidden@127.0.0.1:1/database",
+        "mysql://user:hidden@127.0.0.1:port/database",
+        "sqlite:////no/such/folder/file.db",
+    ],
+)
+def test_a_bad_url_gets_one_line_without_the_password(url: str) -> None:
+    line = one_line_of("upgrade", "head", url=url)
+    assert "hid" not in line
+
+
+async def test_what_cannot_be_undone_says_so_in_one_line(sqlite_place: Place) -> None:
+    """On SQLite alone: the refusal is in the revision and looks at no database."""
+    await threadkeep.upgrade(sqlite_place.url)
+    outcome = alembic("downgrade", "v3", url=sqlite_place.url)
+    assert outcome.code != 0
+    assert "Traceback" not in outcome.err
+    assert "v3 cannot hold" in outcome.err
+
+
+def test_our_folder_does_not_hide_the_library() -> None:
+    assert not (REPOSITORY / "alembic" / "__init__.py").exists()

@@ -1,0 +1,177 @@
+"""`await threadkeep.upgrade(…)`: what holds afterwards, and beside others."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import threadkeep
+from migrations.databases import NEWEST, Place, drift_of, prove_that_it_works, schema_of, version_rows
+from migrations.program import alembic_well, at_once
+from servers import fresh_database
+from threadkeep import CubepiSchemaMismatch, MySQLCheckpointer
+from threadkeep.sql.tables import metadata
+
+OURS = {*metadata.tables, "cubepi_alembic_version"}
+
+
+async def upgraded_by_url(place: Place) -> None:
+    await threadkeep.upgrade(place.url)
+
+
+async def upgraded_by_engine(place: Place) -> None:
+    async with place.engine() as engine:
+        await threadkeep.upgrade(engine)
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined] # every pool here counts
+
+
+async def upgraded_by_engine_that_begins(place: Place) -> None:
+    """A host's engine with SQLAlchemy's recipe for SQLite, which says BEGIN by itself."""
+    async with place.engine() as engine:
+        if place.kind == "sqlite":
+
+            @sa.event.listens_for(engine.sync_engine, "connect")
+            def leave_it_to_us(connection: Any, _: object) -> None:
+                connection.isolation_level = None
+
+            @sa.event.listens_for(engine.sync_engine, "begin")
+            def begin(conn: sa.Connection) -> None:
+                conn.exec_driver_sql("BEGIN")
+
+        await threadkeep.upgrade(engine)
+
+
+async def upgraded_by_alembic(place: Place) -> None:
+    await asyncio.to_thread(alembic_well, "upgrade", "head", url=place.url)
+
+
+WAYS = [upgraded_by_url, upgraded_by_engine, upgraded_by_engine_that_begins, upgraded_by_alembic]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_way_makes_what_the_model_describes(place: Place, way: Any) -> None:
+    await way(place)
+    made = await place.run(schema_of)
+    assert set(made) == OURS
+    assert await version_rows(place) == NEWEST
+    await prove_that_it_works(place)
+
+    def describe_the_model(conn: sa.Connection) -> dict[str, Any]:
+        for table in metadata.tables:
+            conn.exec_driver_sql("DROP TABLE IF EXISTS " + table + (" CASCADE" if place.kind == "postgresql" else ""))
+        metadata.create_all(conn)
+        return schema_of(conn)
+
+    described = await place.run(describe_the_model)
+    for table in metadata.tables:
+        assert made[table] == described[table], table
+
+
+async def test_a_second_upgrade_changes_nothing(place: Place) -> None:
+    await threadkeep.upgrade(place.url)
+    async with place.checkpointer() as checkpointer:
+        await checkpointer.save_extra("thread", {"kept": True})
+    before = await place.run(schema_of)
+    changes = []
+
+    @sa.event.listens_for(sa.Engine, "before_cursor_execute")
+    def note(conn: object, cursor: object, statement: str, *_: Any) -> None:
+        if statement.lstrip().upper().startswith(("CREATE", "ALTER", "DROP", "INSERT", "UPDATE", "DELETE")):
+            changes.append(statement)
+
+    try:
+        await threadkeep.upgrade(place.url)
+        async with place.engine() as engine:
+            await threadkeep.upgrade(engine)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert changes == []
+    assert await place.run(schema_of) == before
+    async with place.checkpointer() as checkpointer:
+        assert (await checkpointer.load("thread")).extra == {"kept": True}
+
+
+async def test_upgrades_in_several_processes_at_once_all_succeed(place: Place) -> None:
+    await asyncio.to_thread(at_once, "upgrade", place.url, 3)
+    assert await version_rows(place) == NEWEST
+    await prove_that_it_works(place)
+
+
+async def test_upgrades_in_several_tasks_at_once_all_succeed(place: Place) -> None:
+    async with place.engine() as engine:
+        await asyncio.gather(*(threadkeep.upgrade(target) for target in (place.url, engine, place.url, engine)))
+    assert await version_rows(place) == NEWEST
+    await prove_that_it_works(place)
+
+
+async def test_upgrades_in_several_threads_at_once_all_succeed(place: Place) -> None:
+    def upgrade() -> None:
+        asyncio.run(threadkeep.upgrade(place.url))
+
+    await asyncio.gather(*(asyncio.to_thread(upgrade) for _ in range(3)))
+    assert await version_rows(place) == NEWEST
+
+
+async def test_what_the_host_has_is_left_alone(place: Place) -> None:
+    await place.execute(
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)",
+        "INSERT INTO alembic_version VALUES ('of_the_host')",
+        "CREATE TABLE sessions (id INTEGER PRIMARY KEY, thread_id VARCHAR(20))",
+        "CREATE INDEX ix_sessions ON sessions (thread_id)",
+        "INSERT INTO sessions VALUES (1, 'a')",
+    )
+    before = await place.run(schema_of)
+
+    await threadkeep.upgrade(place.url)
+
+    after = await place.run(schema_of)
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == OURS
+    assert await place.execute("SELECT * FROM alembic_version") == [("of_the_host",)]
+    assert await place.execute("SELECT * FROM sessions") == [(1, "a")]
+    assert await drift_of(place) == ""
+
+
+@pytest.mark.parametrize(("oldest", "is_open"), [("0.0.1", True), ("999.0", False)])
+async def test_a_newer_schema_is_not_touched(place: Place, oldest: str, is_open: bool) -> None:
+    """A newer release has left a revision here that this one does not have."""
+    await threadkeep.upgrade(place.url)
+    await place.execute(
+        f"UPDATE cubepi_schema_version SET version = 9999, oldest_library = '{oldest}'",
+        "UPDATE cubepi_alembic_version SET version_num = 'v99'",
+    )
+    before = await place.run(schema_of)
+
+    if is_open:
+        await threadkeep.upgrade(place.url)
+        await prove_that_it_works(place)
+    else:
+        with pytest.raises(CubepiSchemaMismatch, match="pip install --upgrade"):
+            await threadkeep.upgrade(place.url)
+        with pytest.raises(CubepiSchemaMismatch, match="pip install --upgrade"):
+            await prove_that_it_works(place)
+    assert await place.run(schema_of) == before
+    assert await version_rows(place) == [(9999, oldest)]
+
+
+@pytest.mark.parametrize("url", ["memory://", "nonsense", "oracle://host/database", "sqlite://host/file.db"])
+async def test_what_has_no_schema_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"memory://|database URL|not among|no host"):
+        await threadkeep.upgrade(url)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+async def test_a_database_in_another_character_set_keeps_every_text(kind: str) -> None:
+    """Only these have such a default, and MariaDB's was latin1 until 11.6."""
+    with fresh_database(kind) as url:
+        place = Place(kind, url)
+        name = url.rpartition("/")[2].partition("?")[0]
+        await place.execute(f"ALTER DATABASE {name} CHARACTER SET latin1")
+        await threadkeep.upgrade(url)
+        message = {"role": "助手", "metadata": {"größe": "🙂"}, "text": "Ω"}
+        async with MySQLCheckpointer(url, message_type=dict[str, Any]) as checkpointer:
+            await checkpointer.append("ż", [message])
+            await checkpointer.save_extra("ż", {"🙂": "Ω"})
+            data = await checkpointer.load("ż")
+        assert (data.messages, data.extra) == ([message], {"🙂": "Ω"})

@@ -1,0 +1,209 @@
+"""`using(connection)`: our operations inside a transaction that the host owns, with the host's own tables in it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from backends import Backend
+from threadkeep import (
+    CheckpointerError,
+    MySQLCheckpointer,
+    PostgresCheckpointer,
+    RunAlreadyCompletedError,
+    SQLiteCheckpointer,
+    TextContent,
+    TransactionConflictError,
+    UserMessage,
+)
+from threadkeep.sql import tables
+
+host_metadata = sa.MetaData()
+orders = sa.Table("host_orders", host_metadata, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False))
+
+LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
+
+
+def said(text: str, run_id: str | None = None) -> UserMessage:
+    return UserMessage(content=[TextContent(text=text)], run_id=run_id)
+
+
+async def texts(cp: Any, thread_id: str = "thread") -> list[str] | None:
+    data = await cp.load(thread_id)
+    return [message.content[0].text for message in data.messages] if data else None
+
+
+async def order_ids(engine: AsyncEngine) -> list[int]:
+    async with engine.connect() as conn:
+        return list((await conn.execute(sa.select(orders.c.id).order_by(orders.c.id))).scalars())
+
+
+@pytest.fixture
+async def cp(backend: Backend) -> AsyncIterator[Any]:
+    async with backend.opened() as checkpointer:
+        yield checkpointer
+
+
+@pytest.fixture(params=LEVELS)
+async def engine(request: pytest.FixtureRequest, backend: Backend, cp: Any) -> AsyncEngine:
+    """The host's engine at an isolation level, with a table of the host's."""
+    assert backend.engine is not None
+    async with backend.engine.begin() as conn:
+        await conn.run_sync(host_metadata.create_all)
+    if backend.engine.dialect.name == "sqlite":
+        return backend.engine  # SQLite knows one level, which is serializable
+    return backend.engine.execution_options(isolation_level=request.param)
+
+
+async def test_it_commits_with_the_host(cp: Any, engine: AsyncEngine) -> None:
+    async with engine.begin() as conn:
+        await conn.execute(sa.insert(orders).values(id=1))
+        tx = cp.using(conn)
+        await tx.claim_run("thread", "run")
+        await tx.append("thread", [said("1", "run")])
+        await conn.execute(sa.insert(orders).values(id=2))
+        async with cp.using(conn) as again:
+            await again.mark_run_complete("thread", "run")
+            assert await texts(again) == ["1"]
+    assert await order_ids(engine) == [1, 2]
+    assert await texts(cp) == ["1"]
+    assert [run.completion_seq for run in await cp.runs.list("thread")] == [1]
+
+
+async def test_it_rolls_back_with_the_host(cp: Any, engine: AsyncEngine) -> None:
+    await cp.append("thread", [said("before")])
+    async with engine.connect() as conn:
+        tx = cp.using(conn)
+        await tx.append("thread", [said("never")])
+        await conn.execute(sa.insert(orders).values(id=1))
+        await tx.save_extra("new", {"a": 1})
+        await tx.threads.delete("thread")
+        await conn.rollback()
+    assert await order_ids(engine) == []
+    assert await texts(cp) == ["before"]
+    assert await cp.load("new") is None
+    await cp.append("thread", [said("after")])
+    assert (await cp.threads.get("thread")).last_seq == 2
+
+
+async def test_nothing_of_it_is_seen_before_the_host_commits(cp: Any, engine: AsyncEngine) -> None:
+    async with engine.begin() as conn:
+        await cp.using(conn).append("thread", [said("1")])
+        assert await cp.load("thread") is None
+    assert await texts(cp) == ["1"]
+
+
+async def test_a_failure_that_is_caught_leaves_no_trace(cp: Any, engine: AsyncEngine) -> None:
+    await cp.claim_run("done", "run")
+    await cp.mark_run_complete("done", "run")
+    async with engine.begin() as conn:
+        tx = cp.using(conn)
+        await conn.execute(sa.insert(orders).values(id=1))
+        with pytest.raises(RunAlreadyCompletedError):
+            await tx.append("done", [said("late", "run")])
+        with pytest.raises(CheckpointerError):
+            await tx.fork("nobody", "fork", after_run_id="run")
+        await tx.append("done", [said("1")])
+    assert await order_ids(engine) == [1]
+    assert await texts(cp, "done") == ["1"]
+    assert (await cp.threads.get("done")).last_seq == 1
+    assert await cp.load("fork") is None
+
+
+async def test_an_old_snapshot_does_not_mislead_a_write(cp: Any, engine: AsyncEngine) -> None:
+    """The host has read before; then others write. What the operation decides, it decides on what is true now."""
+    await cp.claim_run("thread", "run")
+    for attempt in range(2):
+        try:
+            async with engine.begin() as conn:
+                await conn.execute(sa.select(orders.c.id))
+                await conn.execute(sa.select(tables.runs.c.completed_at))
+                await conn.execute(sa.select(tables.threads.c.last_seq))
+                if attempt == 0:
+                    await cp.append("thread", [said("theirs", "run")])
+                    await cp.mark_run_complete("thread", "run")
+                tx = cp.using(conn)
+                with pytest.raises(RunAlreadyCompletedError):
+                    await tx.append("thread", [said("late", "run")])
+                await tx.append("thread", [said("mine")])
+            break
+        except TransactionConflictError:
+            # PostgreSQL and SQLite refuse to write from a snapshot that is too old: the host runs it all again.
+            assert attempt == 0
+    assert await texts(cp) == ["theirs", "mine"]
+    assert (await cp.threads.get("thread")).last_seq == 2
+
+
+async def test_hosts_that_retry_conflicts_get_it_right(cp: Any, engine: AsyncEngine) -> None:
+    """Transactions that lock two threads in opposite orders: somebody has to be sent away, and comes again."""
+    conflicts = 0
+
+    async def transfer(number: int) -> None:
+        nonlocal conflicts
+        first, second = ("left", "right") if number % 2 else ("right", "left")
+        while True:
+            try:
+                async with engine.begin() as conn:
+                    await conn.execute(sa.select(orders.c.id))
+                    tx = cp.using(conn)
+                    await tx.append(first, [said(f"{number}")])
+                    await tx.append(second, [said(f"{number}")])
+                    await conn.execute(sa.insert(orders).values(id=number))
+                return
+            except TransactionConflictError:
+                conflicts += 1
+
+    await cp.append("left", [said("0")])
+    await cp.append("right", [said("0")])
+    await asyncio.gather(*(transfer(number) for number in range(1, 11)))
+    everything = sorted(str(number) for number in range(11))
+    assert sorted(await texts(cp, "left") or []) == everything
+    assert sorted(await texts(cp, "right") or []) == everything
+    assert (await cp.threads.get("left")).last_seq == (await cp.threads.get("right")).last_seq == 11
+    assert await order_ids(engine) == list(range(1, 11))
+
+
+async def test_a_connection_in_autocommit_mode_is_refused_or_made_a_transaction_of(cp: Any, backend: Backend) -> None:
+    assert backend.engine is not None
+    async with backend.engine.connect() as conn:
+        await conn.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            await cp.using(conn).append("thread", [said("1")])
+        except CheckpointerError as error:
+            assert "AUTOCOMMIT" in str(error)
+        else:
+            # On SQLite the write itself says BEGIN IMMEDIATE, and the host ends what was begun.
+            await conn.rollback()
+    assert await cp.load("thread") is None
+
+
+async def test_only_an_async_connection_of_the_same_kind_will_do(cp: Any, backend: Backend) -> None:
+    assert backend.engine is not None
+    with pytest.raises(TypeError, match="AsyncConnection"):
+        cp.using(backend.engine)
+    strangers = [
+        PostgresCheckpointer("postgresql://host/db"),
+        MySQLCheckpointer("mysql://host/db"),
+        SQLiteCheckpointer("x"),
+    ]
+    async with backend.engine.connect() as conn:
+        for stranger in strangers:
+            if not isinstance(cp, type(stranger)):
+                with pytest.raises(ValueError, match="is not for"):
+                    stranger.using(conn)
+
+
+async def test_the_hosts_engine_stays_as_it_was(backend: Backend) -> None:
+    """Never disposed, never reconfigured: what the host has set is still set after we are gone."""
+    assert backend.engine is not None
+    async with backend.engine.connect() as conn:
+        before = await conn.get_isolation_level()
+    async with backend.opened() as cp:
+        await cp.append("thread", [said("1")])
+        await cp.load("thread")
+    async with backend.engine.connect() as conn:
+        assert await conn.get_isolation_level() == before
+        assert (await conn.execute(sa.select(sa.func.count()).select_from(tables.messages))).scalar() == 1
