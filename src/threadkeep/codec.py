@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -17,6 +17,8 @@ from threadkeep.json_values import Unstorable
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import MessageRow, StoredMessage
 from threadkeep.rules import within
+
+T = TypeVar("T")
 
 FORMAT_JSON = 1
 """One message, one JSON document in UTF-8."""
@@ -50,6 +52,7 @@ class Codec:
         self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])  # type: ignore[valid-type] # a value
         self._request: TypeAdapter[Any] = TypeAdapter(request_type)
         self._validate = _validation_of(self._messages)
+        self._validate_request = _validation_of(self._request)
         self._free_messages = is_free_form(message_type)
         self._free_requests = is_free_form(request_type)
 
@@ -123,7 +126,7 @@ class Codec:
         question_id = check_optional_id("request.question_id", _read(request, "question_id"))
         payload = _dump(self._request, request, "request", free=self._free_requests)
         try:
-            self._request.validate_json(payload)
+            self._validate_request(payload)
         except ValidationError as error:
             reason = f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
             raise UnstorableValueError("request", reason) from None
@@ -132,7 +135,7 @@ class Codec:
     def decode_request(self, thread_id: str, text: str) -> Any:
         """The request that was encoded."""
         try:
-            return self._request.validate_json(text)
+            return self._validate_request(text)
         except ValueError as error:
             raise CheckpointCorruptionError("cubepi_pending", {"thread_id": thread_id}, _first_line(error)) from error
 
@@ -170,8 +173,8 @@ def _told_apart_by_role(message_type: Any) -> Any:
     return by_role
 
 
-def _validation_of(adapter: TypeAdapter[list[Any]]) -> Callable[[bytes], list[Any]]:
-    """How a JSON list becomes messages: by pydantic's JSON mode, which reads what its JSON mode wrote.
+def _validation_of(adapter: TypeAdapter[T]) -> Callable[[bytes | str], T]:
+    """How JSON becomes messages or a request: by pydantic's JSON mode, which reads what its JSON mode wrote.
 
     Unless the type takes any model at all, as cubepi's `details` does: JSON mode makes every object an empty one there,
     where Python mode, given the decoded JSON, sees a dict.
@@ -188,7 +191,7 @@ def _dump(adapter: TypeAdapter[Any], value: Any, name: str, *, free: bool) -> by
         else:
             check_typed(value)
         # What the type does not describe is refused by loading it again, with a better message than a warning's.
-        return adapter.dump_json(value, warnings="none")
+        return adapter.dump_json(value, warnings="none", round_trip=True)
     except Unstorable as trouble:
         raise trouble.located(name) from None
     except (PydanticSerializationError, UnicodeEncodeError) as error:

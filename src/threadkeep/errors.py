@@ -19,7 +19,7 @@ class _About(CheckpointerError):
     fields: tuple[str, ...] = ()
 
     def __init__(self, *ids: Any, **named: Any) -> None:
-        if len(ids) + len(named) != len(self.fields):
+        if len(ids) > len(self.fields) or set(named) != set(self.fields[len(ids) :]):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.fields)}")
         values = (*ids, *(named[field] for field in self.fields[len(ids) :]))
         super().__init__(*values)

@@ -15,9 +15,10 @@ def as_numbers(text: str) -> tuple[int, ...]:
     numbers = []
     for part in text.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
+        if digits:
+            numbers.append(int(digits))
+        if digits != part:
             break
-        numbers.append(int(digits))
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

@@ -104,9 +104,9 @@ def test_without_keep_it_leaves_nothing_and_says_how_to_keep_it(tmp_path: Path) 
         well(start(words, cwd=tmp_path / "here"))
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    outcome = demo(env={"COLUMNS": str(width)})
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("120", 100), (None, 100)])
+def test_no_line_is_wider_than_the_terminal_or_hard_to_read(columns: str | None, width: int) -> None:
+    outcome = demo(env={"COLUMNS": columns} if columns else {})
 
     recommended = outcome.out.index("What to try next")  # commands are there to be copied: they are never folded
     assert max(len(line.rstrip()) for line in outcome.out[:recommended].splitlines()) <= width

@@ -63,6 +63,17 @@ async def test_a_pipe_gets_long_ids_whole(sqlite_url: str) -> None:
     assert "".join(line.split()[0] for line in folded[1:]) == thread_id
 
 
+async def test_the_uuid_of_a_thread_is_not_folded_on_80_columns(sqlite_url: str) -> None:
+    source, copy = (f"{digit * 8}-4444-4444-4444-121212121212" for digit in "12")
+    await fill(sqlite_url, source)
+    async with open_checkpointer(sqlite_url) as cp:
+        await cp.fork(source, copy, after_run_id="run-1")
+
+    lines = run_well("threads", sqlite_url, env={"COLUMNS": "80"}).lines
+    assert first_words(lines) == ["thread", copy, source]
+    assert max(map(len, lines)) <= 80
+
+
 # ---- show ------------------------------------------------------------------------------------------------
 
 
@@ -133,13 +144,14 @@ async def test_nothing_that_is_stored_can_command_the_terminal(sqlite_url: str) 
     async with open_checkpointer(sqlite_url, message_type=Any, request_type=Any) as cp:
         await cp.claim_run(reversing, reversing)
         await cp.append(reversing, [{"role": hostile, "content": hostile, "run_id": reversing}])
-        await cp.save_extra(reversing, {hostile: hostile, "again": [hostile]})
+        await cp.save_extra(reversing, {hostile: hostile, "[red]:smile:[/]": [hostile]})
         await cp.save_pending_request(reversing, {"payload": {"prompt": hostile}}, run_id=reversing)
 
     shown = run_well("show", sqlite_url, reversing)
     for outcome in (shown, run_well("threads", sqlite_url), run("show", sqlite_url, "\x1b[2J\u202e")):
         assert not set(outcome.out + outcome.err) & set("\x1b\x07\x9b\0\u202e\r")
     assert r"\u202eolleh [bold]loud[/] :smile:" in shown.out
+    assert "[red]:smile:[/]" in shown.out
 
 
 async def test_long_texts_are_shortened_and_say_so(sqlite_url: str) -> None:

@@ -40,7 +40,7 @@ def alembic_well(*words: str, url: str | None = None) -> str:
 
 def at_once(verb: str, url: str, count: int) -> None:
     """Do it in this many processes, which start when all of them are ready. All must succeed."""
-    words = [sys.executable, "-W", "error", HERE / "at_once.py", verb, url]
+    words = [sys.executable, "-W", "error", str(HERE / "at_once.py"), verb, url]
     processes = [
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(count)

@@ -1,6 +1,6 @@
 """The schema gate: what opening a checkpointer says of a database that is not ready for it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from sqlalchemy.pool import Pool
 
 import threadkeep
 from migrations.databases import Place, prove_that_it_works, schema_of
-from servers import SERVERS, fresh_database
+from servers import SERVERS, fresh_database, migrated_database
 from threadkeep import CubepiSchemaError, CubepiSchemaMismatch, CubepiSchemaUninitialized
 from threadkeep.sql.tables import SCHEMA_VERSION
 
@@ -30,7 +30,11 @@ def every_connection_closed() -> Iterator[None]:
     def closed(connection: object, *_: object) -> None:
         open_now.discard(id(connection))
 
-    listeners = [("connect", opened), ("close", closed), ("close_detached", closed)]
+    listeners: list[tuple[str, Callable[..., None]]] = [
+        ("connect", opened),
+        ("close", closed),
+        ("close_detached", closed),
+    ]
     for name, listener in listeners:
         sa.event.listen(Pool, name, listener)
     try:
@@ -59,9 +63,12 @@ async def refused(place: Place, owner: str) -> AsyncIterator[CubepiSchemaError]:
 
 
 # SQLite's own checkpointer is not among them: it upgrades the file, see test_sqlite_by_itself.py.
-@pytest.fixture(params=["host's engine on sqlite", *(f"{o} on {kind}" for kind in SERVERS for o in OWNERS)])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, str]]:
-    """An empty database, and by whose connections it is opened."""
+TARGETS = ["host's engine on sqlite", *(f"{owner} on {kind}" for kind in SERVERS for owner in OWNERS)]
+
+
+@pytest.fixture(params=TARGETS)
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, str]]:
+    """A database without tables, and by whose connections it is opened."""
     owner, _, kind = request.param.partition(" on ")
     if kind == "sqlite":
         yield Place.of_file(tmp_path / "threads.db"), owner
@@ -70,51 +77,62 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pla
             yield Place(kind, url), owner
 
 
-async def test_no_tables(target: tuple[Place, str]) -> None:
-    async with refused(*target) as error:
+@pytest.fixture(params=TARGETS)
+async def ready(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Place, str]]:
+    """The same with the newest schema in it."""
+    owner, _, kind = request.param.partition(" on ")
+    if kind == "sqlite":
+        place = Place.of_file(tmp_path / "threads.db")
+        await threadkeep.upgrade(place.url)
+        yield place, owner
+    else:
+        with migrated_database(kind) as url:
+            yield Place(kind, url), owner
+
+
+async def test_no_tables(empty: tuple[Place, str]) -> None:
+    async with refused(*empty) as error:
         assert type(error) is CubepiSchemaUninitialized
         assert COMMAND in str(error)
 
 
-async def test_an_empty_version_table(target: tuple[Place, str]) -> None:
-    place, _ = target
-    await threadkeep.upgrade(place.url)
+async def test_an_empty_version_table(ready: tuple[Place, str]) -> None:
+    place, _ = ready
     await place.execute("DELETE FROM cubepi_schema_version")
-    async with refused(*target) as error:
+    async with refused(*ready) as error:
         assert type(error) is CubepiSchemaUninitialized
         assert COMMAND in str(error)
 
 
-async def test_an_older_schema(target: tuple[Place, str]) -> None:
-    place, _ = target
-    await threadkeep.upgrade(place.url)
+async def test_an_older_schema(ready: tuple[Place, str]) -> None:
+    place, _ = ready
     await place.execute(f"UPDATE cubepi_schema_version SET version = {SCHEMA_VERSION - 1}")
-    async with refused(*target) as error:
+    async with refused(*ready) as error:
         assert isinstance(error, CubepiSchemaMismatch)
         assert (error.expected, error.actual) == (SCHEMA_VERSION, SCHEMA_VERSION - 1)
         assert COMMAND in str(error)
 
 
-@pytest.mark.parametrize("versions", [(3,), (4,), (3, 4, 5)])
-async def test_a_database_that_cubepi_wrote(target: tuple[Place, str], versions: tuple[int, ...]) -> None:
-    """Its table of the same name has one column less than ours."""
-    place, _ = target
+@pytest.mark.parametrize("versions", [(3,), (3, 4, 5), (9999,)])
+async def test_a_database_that_cubepi_wrote(empty: tuple[Place, str], versions: tuple[int, ...]) -> None:
+    """Its table of the same name has one column less than ours, whatever number is in it."""
+    place, _ = empty
     await place.execute(
         "CREATE TABLE cubepi_schema_version (version INTEGER NOT NULL PRIMARY KEY)",
         *(f"INSERT INTO cubepi_schema_version VALUES ({version})" for version in versions),
     )
-    async with refused(*target) as error:
+    async with refused(*empty) as error:
         assert isinstance(error, CubepiSchemaMismatch)
         assert (error.expected, error.actual) == (SCHEMA_VERSION, versions[-1])
+        assert "cubepi wrote" in str(error)
         assert COMMAND in str(error)
 
 
-async def test_a_newer_schema_that_shuts_this_library_out(target: tuple[Place, str]) -> None:
-    place, _ = target
-    await threadkeep.upgrade(place.url)
+async def test_a_newer_schema_that_shuts_this_library_out(ready: tuple[Place, str]) -> None:
+    place, _ = ready
     newer = SCHEMA_VERSION + 1
     await place.execute(f"UPDATE cubepi_schema_version SET version = {newer}, oldest_library = '999.1.0'")
-    async with refused(*target) as error:
+    async with refused(*ready) as error:
         assert isinstance(error, CubepiSchemaMismatch)
         assert (error.expected, error.actual) == (SCHEMA_VERSION, newer)
         assert "999.1.0" in str(error)

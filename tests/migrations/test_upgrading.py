@@ -1,6 +1,8 @@
 """`await threadkeep.upgrade(…)`: what holds afterwards, and beside others."""
 
 import asyncio
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import sqlalchemy as sa
 import threadkeep
 from migrations.databases import NEWEST, Place, drift_of, prove_that_it_works, schema_of, version_rows
 from migrations.program import alembic_well, at_once
-from servers import fresh_database
+from servers import SERVERS, fresh_database
 from threadkeep import CubepiSchemaMismatch, MySQLCheckpointer
 from threadkeep.sql.tables import metadata
 
@@ -113,6 +115,21 @@ async def test_upgrades_in_several_threads_at_once_all_succeed(place: Place) -> 
     assert await version_rows(place) == NEWEST
 
 
+@pytest.mark.parametrize("kind", ["sqlite", *SERVERS])
+async def test_different_databases_may_be_upgraded_at_once(kind: str, tmp_path: Path) -> None:
+    """Alembic keeps its state in globals, and no lock of a server is there to keep these apart."""
+    with ExitStack() as stack:
+        urls = [
+            f"sqlite:///{tmp_path}/{number}.db" if kind == "sqlite" else stack.enter_context(fresh_database(kind))
+            for number in range(4)
+        ]
+        in_threads = (asyncio.to_thread(lambda url=url: asyncio.run(threadkeep.upgrade(url))) for url in urls[2:])
+        await asyncio.gather(*(threadkeep.upgrade(url) for url in urls[:2]), *in_threads)
+        for url in urls:
+            assert await version_rows(Place(kind, url)) == NEWEST
+            assert await drift_of(Place(kind, url)) == ""
+
+
 async def test_what_the_host_has_is_left_alone(place: Place) -> None:
     await place.execute(
         "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)",
@@ -174,4 +191,5 @@ async def test_a_database_in_another_character_set_keeps_every_text(kind: str) -
             await checkpointer.append("ż", [message])
             await checkpointer.save_extra("ż", {"🙂": "Ω"})
             data = await checkpointer.load("ż")
+        assert data is not None
         assert (data.messages, data.extra) == ([message], {"🙂": "Ω"})

@@ -78,17 +78,14 @@ def _upgrade(url: Url) -> None:
 async def _upgraded(url: str) -> Lines:
     databases.backend_of(url)
     before = None if databases.missing_file(url) else (await databases.look_at(url)).schema
-    if isinstance(before, CubepiSchemaMismatch) and before.actual > before.expected:
-        raise before
-    if isinstance(before, int) and before > SCHEMA_VERSION:
-        return [f"nothing to do: schema {before} is newer than this library's {SCHEMA_VERSION}, and open to it"]
     with databases.connecting_to(url):
         await threadkeep.upgrade(url)
     found = await databases.look_at(url)
     if isinstance(found.schema, CubepiSchemaError):
         raise found.schema
     if before == found.schema:
-        return [f"nothing to do: the schema is version {before}, the newest ({found.server})"]
+        which = "the newest" if before == SCHEMA_VERSION else f"newer than {SCHEMA_VERSION}, but open to this library"
+        return [f"nothing to do: the schema is version {before}, {which} ({found.server})"]
     if isinstance(before, CubepiSchemaMismatch):
         return [f"upgraded the schema from version {before.actual} to {found.schema} ({found.server})"]
     return [f"made the schema, version {found.schema}: there was none ({found.server})"]
@@ -196,5 +193,5 @@ def _tell(work: Coroutine[Any, Any, Lines], doing: str) -> None:
 def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # which typer treats as an exit or as an error, depending on its release
         raise typer.Exit(_INTERRUPTED) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import sqlite3
 import ssl
@@ -121,8 +120,6 @@ def _file(url: str) -> Path | None:
 
 def backend_of(url: str) -> Backend:
     """The backend of a URL that outlives this program. Raises Problem."""
-    if not re.match(r"[\w+.-]+://", url):
-        url = ""  # what comes before "://" would be quoted, and here it may be a password
     try:
         backend, rest = split_url(url)
         in_memory = backend is Backend.MEMORY or (backend is Backend.SQLITE and sqlite_path(rest) == ":memory:")

@@ -26,22 +26,28 @@ _OPEN = Text("open", style="red")
 
 def thread_table(records: Sequence[ThreadRecord]) -> Table:
     """One row a thread: how far its seqs go, and how many of its runs are completed."""
+    # A thread's UUID, which people copy, has a line to itself on 80 columns: so much room is left for the rest.
+    wide = out().width >= 100
+    room = out().width - len("UUID" * 9 + "  9999  9999  2026-01-01 00:00  ") - (18 if wide else 0)
     table = new_table()
     table.add_column("thread", overflow="fold", style="bold")
-    table.add_column("parent", overflow="fold")
+    table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(8, room))
     table.add_column("seqs", justify="right", no_wrap=True)
     table.add_column("runs", justify="right", no_wrap=True)
     table.add_column("created (UTC)", no_wrap=True)
-    table.add_column("updated (UTC)", no_wrap=True)
+    if wide:
+        table.add_column("updated (UTC)", no_wrap=True)
     for record in records:
-        table.add_row(
+        cells: list[RenderableType] = [
             an_id(record.thread_id),
             an_id(record.parent_thread_id),
             str(record.last_seq),
             str(record.last_completion_seq),
             f"{record.created_at:%Y-%m-%d %H:%M}",
-            f"{record.updated_at:%Y-%m-%d %H:%M}",
-        )
+        ]
+        if wide:
+            cells.append(f"{record.updated_at:%Y-%m-%d %H:%M}")
+        table.add_row(*cells)
     return table
 
 

@@ -4,6 +4,8 @@ Each step looks first whether it is done, or may be done twice, because MySQL co
 interrupted upgrade is run again from its start.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql, postgresql
@@ -127,10 +129,10 @@ def _drop_parent_key() -> None:
         op.drop_constraint(name, "cubepi_threads", type_="foreignkey")
         return
     for key in sa.inspect(op.get_bind()).get_foreign_keys("cubepi_threads"):
-        op.drop_constraint(key["name"], "cubepi_threads", type_="foreignkey")
+        op.drop_constraint(str(key["name"]), "cubepi_threads", type_="foreignkey")
 
 
-def _change_type(column: str, new_type: sa.types.TypeEngine, **options: str) -> None:
+def _change_type(column: str, new_type: sa.types.TypeEngine[Any], **options: Any) -> None:
     op.alter_column("cubepi_threads", column, server_default=None, existing_nullable=False, type_=new_type, **options)
 
 
@@ -230,7 +232,7 @@ def _write_version() -> None:
 # ---- steps that look first ----------------------------------------------------------------------------
 
 
-def _add_column(table: str, column: sa.Column) -> None:
+def _add_column(table: str, column: sa.Column[Any]) -> None:
     if not _has_column(table, column.name):
         op.add_column(table, column)
 

@@ -64,15 +64,15 @@ class Hooks:
         conn.exec_driver_sql("ROLLBACK")
 
     def start(self, conn: sa.Connection) -> None:
-        """Make sure that a transaction which SQLAlchemy manages is one that can be written in."""
+        """Begin a write on a host's engine, where SQLAlchemy manages the transaction."""
+        self.join(conn)
+
+    def join(self, conn: sa.Connection) -> None:
+        """Make sure that the host's transaction, which may have read and written before, is one to write in."""
         if conn.dialect.detect_autocommit_setting(conn.connection.dbapi_connection):
             raise CheckpointerError(
                 "the connection is in AUTOCOMMIT mode, where nothing is all or none: pass one without"
             )
-
-    def join(self, conn: sa.Connection) -> None:
-        """The same for a transaction of the host's, which may have read and written before."""
-        self.start(conn)
 
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         """Limit lock waits for the rest of this transaction, where no setting of the connection does."""

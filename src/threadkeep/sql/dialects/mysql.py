@@ -48,6 +48,10 @@ class MySQLHooks(Hooks):
         4031: Failure.DISCONNECT,
     }
 
+    def start(self, conn: sa.Connection) -> None:
+        super().start(conn)
+        conn.exec_driver_sql("DO 0")  # SQLAlchemy sends no BEGIN: a dead connection shows here, before the write
+
     def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
         self.allocate(conn, thread_id, 0, now)
         return self._read_locked(conn, thread_id, *columns)

@@ -1,0 +1,213 @@
+"""Random sequences of every operation, on a database and on memory side by side: they never differ."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from backends import BACKENDS
+from threadkeep import (
+    CheckpointerError,
+    ConfirmRequest,
+    HitlRequest,
+    MemoryCheckpointer,
+    TextContent,
+    UserMessage,
+)
+
+# Few names, so that operations meet; some differ only in case or accent.
+THREADS = st.sampled_from(["a", "A", "b", "é"])
+RUNS = st.sampled_from(["r1", "R1", "r2", "r3"])
+QUESTIONS = st.sampled_from(["q", "Q"])
+MAYBE_RUNS = st.none() | RUNS
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+EXTRAS = st.dictionaries(st.sampled_from(["k", "K", "fork", "ключ"]), JSON, max_size=2)
+MESSAGES = st.lists(
+    st.builds(
+        lambda text, run_id, metadata: UserMessage(content=[TextContent(text=text)], run_id=run_id, metadata=metadata),
+        st.text(max_size=10),
+        MAYBE_RUNS,
+        EXTRAS,
+    ),
+    max_size=3,
+)
+
+Step = Callable[[Any], Awaitable[Any]]
+
+WRITES: st.SearchStrategy[tuple[str, Step]] = st.one_of(
+    st.builds(lambda t, m: ("append", lambda cp: cp.append(t, m)), THREADS, MESSAGES),
+    st.builds(lambda t, e: ("save_extra", lambda cp: cp.save_extra(t, e)), THREADS, EXTRAS),
+    st.builds(lambda t, r: ("claim_run", lambda cp: cp.claim_run(t, r)), THREADS, RUNS),
+    st.builds(lambda t, r: ("mark_run_complete", lambda cp: cp.mark_run_complete(t, r)), THREADS, RUNS),
+    st.builds(
+        lambda s, n, r, m: ("fork", lambda cp: cp.fork(s, n, after_run_id=r, metadata=m)),
+        THREADS,
+        THREADS,
+        RUNS,
+        st.none() | EXTRAS,
+    ),
+    st.builds(
+        lambda t, q, r, p: (
+            "save_pending_request",
+            lambda cp: cp.save_pending_request(
+                t, HitlRequest(question_id=q, payload=ConfirmRequest(prompt=p), created_at=0.5), run_id=r
+            ),
+        ),
+        THREADS,
+        QUESTIONS,
+        MAYBE_RUNS,
+        st.text(max_size=5),
+    ),
+    st.builds(lambda t: ("save_pending_request None", lambda cp: cp.save_pending_request(t, None)), THREADS),
+    st.builds(
+        lambda t, q, r: (
+            "clear_pending_request_if_matches",
+            lambda cp: cp.clear_pending_request_if_matches(t, question_id=q, run_id=r),
+        ),
+        THREADS,
+        QUESTIONS,
+        MAYBE_RUNS,
+    ),
+    st.builds(
+        lambda t, q, a, r: ("save_hitl_answer", lambda cp: cp.save_hitl_answer(t, q, a, run_id=r)),
+        THREADS,
+        QUESTIONS,
+        JSON,
+        MAYBE_RUNS,
+    ),
+    st.builds(
+        lambda t, q, r: ("clear_hitl_answers", lambda cp: cp.clear_hitl_answers(t, q, run_id=r)),
+        THREADS,
+        st.none() | st.lists(QUESTIONS, max_size=2),
+        MAYBE_RUNS,
+    ),
+    st.builds(lambda t: ("delete", lambda cp: cp.threads.delete(t)), THREADS),
+)
+
+READS: st.SearchStrategy[tuple[str, Step]] = st.one_of(
+    st.builds(lambda t, r: ("snapshot", lambda cp: cp.snapshot(t, after_run_id=r)), THREADS, RUNS),
+    st.builds(lambda t: ("load_pending_run_id", lambda cp: cp.load_pending_run_id(t)), THREADS),
+    st.builds(
+        lambda t, q, r: ("load_hitl_answer", lambda cp: cp.load_hitl_answer(t, q, run_id=r)),
+        THREADS,
+        QUESTIONS,
+        MAYBE_RUNS,
+    ),
+    st.builds(
+        lambda t, q, r: ("has_hitl_answer", lambda cp: cp.has_hitl_answer(t, q, run_id=r)),
+        THREADS,
+        QUESTIONS,
+        MAYBE_RUNS,
+    ),
+)
+
+
+async def outcome(cp: Any, step: Step) -> Any:
+    """What it returned, or which error with which ids."""
+    try:
+        return await step(cp)
+    except CheckpointerError as error:
+        return type(error), error.args
+
+
+async def picture(cp: Any) -> Any:
+    """All that can be seen of a store, but for times."""
+    shown = []
+    records = {record.thread_id: record for record in await cp.threads.list()}
+    for thread_id in ["a", "A", "b", "é"]:
+        record = records.get(thread_id)
+        shown.append(
+            (
+                await cp.load(thread_id),
+                record and (record.parent_thread_id, record.forked_at_seq, record.last_seq, record.last_completion_seq),
+                sorted((run.run_id, run.completion_seq or 0) for run in await cp.runs.list(thread_id)),
+                await cp.load_pending(thread_id),
+            )
+        )
+    return shown
+
+
+class SideBySide(RuleBasedStateMachine):
+    """Does everything twice. `database` and `loop` are set by the test."""
+
+    database: Any
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = MemoryCheckpointer()
+        self.loop.run_until_complete(self._empty())
+
+    async def _empty(self) -> None:
+        for record in await self.database.threads.list():
+            await self.database.threads.delete(record.thread_id)
+
+    def both(self, step: Step) -> None:
+        expected = self.loop.run_until_complete(outcome(self.memory, step))
+        assert self.loop.run_until_complete(outcome(self.database, step)) == expected
+
+    @rule(write=WRITES)
+    def write(self, write: tuple[str, Step]) -> None:
+        self.both(write[1])
+
+    @rule(read=READS)
+    def read(self, read: tuple[str, Step]) -> None:
+        self.both(read[1])
+
+    @rule(writes=st.lists(WRITES, min_size=1, max_size=4), ends_well=st.booleans())
+    def in_one_transaction(self, writes: list[tuple[str, Step]], ends_well: bool) -> None:
+        async def together(cp: Any) -> Any:
+            outcomes = []
+            try:
+                async with cp.transaction() as tx:
+                    for _, step in writes:
+                        outcomes.append(await outcome(tx, step))
+                    if not ends_well:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+            return outcomes
+
+        self.both(together)
+
+    @invariant()
+    def they_look_alike(self) -> None:
+        expected = self.loop.run_until_complete(picture(self.memory))
+        assert self.loop.run_until_complete(picture(self.database)) == expected
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
+
+
+# Memory is the other side of each comparison.
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "memory" and not name.endswith("of-host")])
+def test_a_database_never_differs_from_memory(name: str, tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    async def enter() -> tuple[AsyncExitStack, Any]:
+        stack = AsyncExitStack()
+        backend = await stack.enter_async_context(BACKENDS[name](tmp_path))
+        return stack, await stack.enter_async_context(backend.opened())
+
+    stack, database = loop.run_until_complete(enter())
+    try:
+        machine = type("Machine", (SideBySide,), {"database": database, "loop": loop})
+        examples = max(settings().max_examples // 2, 10)
+        run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
+    finally:
+        loop.run_until_complete(stack.aclose())
