@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    # Older pydantic would warn that `model_id` begins like methods of its own.
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
 class TextContent(_Model):

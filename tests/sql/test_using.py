@@ -139,10 +139,8 @@ async def test_an_old_snapshot_does_not_mislead_a_write(cp: Any, engine: AsyncEn
 
 async def test_hosts_that_retry_conflicts_get_it_right(cp: Any, engine: AsyncEngine) -> None:
     """Transactions that lock two threads in opposite orders: somebody has to be sent away, and comes again."""
-    conflicts = 0
 
     async def transfer(number: int) -> None:
-        nonlocal conflicts
         first, second = ("left", "right") if number % 2 else ("right", "left")
         while True:
             try:
@@ -154,16 +152,16 @@ async def test_hosts_that_retry_conflicts_get_it_right(cp: Any, engine: AsyncEng
                     await conn.execute(sa.insert(orders).values(id=number))
                 return
             except TransactionConflictError:
-                conflicts += 1
+                continue
 
     await cp.append("left", [said("0")])
     await cp.append("right", [said("0")])
-    await asyncio.gather(*(transfer(number) for number in range(1, 11)))
-    everything = sorted(str(number) for number in range(11))
+    await asyncio.gather(*(transfer(number) for number in range(1, 7)))
+    everything = sorted(str(number) for number in range(7))
     assert sorted(await texts(cp, "left") or []) == everything
     assert sorted(await texts(cp, "right") or []) == everything
-    assert (await cp.threads.get("left")).last_seq == (await cp.threads.get("right")).last_seq == 11
-    assert await order_ids(engine) == list(range(1, 11))
+    assert (await cp.threads.get("left")).last_seq == (await cp.threads.get("right")).last_seq == 7
+    assert await order_ids(engine) == list(range(1, 7))
 
 
 async def test_a_connection_in_autocommit_mode_is_refused_or_made_a_transaction_of(cp: Any, backend: Backend) -> None:

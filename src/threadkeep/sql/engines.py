@@ -35,7 +35,11 @@ def postgresql_engine(dsn: str, *, prepared_statements: bool = True, **options: 
     settings = {} if prepared_statements else {"statement_cache_size": 0}
 
     async def connect() -> Any:
-        return await asyncpg.connect(f"postgresql://{rest}", **settings)
+        try:
+            return await asyncpg.connect(f"postgresql://{rest}", **settings)
+        except ValueError:
+            # The driver's words may hold a piece of the password.
+            raise _unreadable("postgresql://user:password@host:5432/database") from None
 
     connect_args = {} if prepared_statements else {"prepared_statement_cache_size": 0}
     return create_async_engine(
@@ -65,7 +69,9 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
     try:
         url = make_url(f"mysql+asyncmy://{rest}")
     except (ArgumentError, ValueError):
-        raise ValueError("the MySQL URL cannot be read: write mysql://user:password@host:3306/database") from None
+        url = None
+    if url is None or "@" in (url.host or ""):
+        raise _unreadable("mysql://user:password@host:3306/database")
     engine = create_async_engine(url, hide_parameters=True, **options)
     # READ COMMITTED: gap locks would make writers of different threads wait for each other, and deadlock.
     # Strict mode: a server without it would cut off a value that does not fit, and store the rest.
@@ -83,6 +89,10 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
         cursor.close()
 
     return engine
+
+
+def _unreadable(example: str) -> ValueError:
+    return ValueError(f"the URL cannot be read: write {example}, with %40 for an @ in the password, %2F for a /")
 
 
 def _after_scheme(dsn: str, expected: Backend) -> str:
