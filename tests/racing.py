@@ -5,8 +5,9 @@ A few processes live as long as the tests; each race gives every one of them a j
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -47,7 +48,7 @@ def race(racers: ProcessPoolExecutor, url: str, job: Job, *args: Any) -> list[An
     return race_of(racers, url, [(job, (number, *args)) for number in range(RACERS)])
 
 
-def race_of(racers: ProcessPoolExecutor, url: str, jobs: list[tuple[Job, tuple[Any, ...]]]) -> list[Any]:
+def race_of(racers: ProcessPoolExecutor, url: str, jobs: Sequence[tuple[Job, tuple[Any, ...]]]) -> list[Any]:
     """Each racer does a job of its own, all at the same time. What each has returned."""
     assert len(jobs) == RACERS
     running = [racers.submit(_take_part, url, job, args) for job, args in jobs]
@@ -188,10 +189,8 @@ async def write_everything(cp: Any, racer: int, rounds: int) -> None:
         await cp.append("thread", [said("x", run_id)] * 3)
         await cp.save_extra("thread", {run_id: 1})
         await cp.save_hitl_answer("thread", "q", 1, run_id=run_id)
-        try:
+        with suppress(RunNotCompletedError, ThreadNotFoundError):
             await cp.fork("thread", f"fork {run_id}", after_run_id=run_id)
-        except (RunNotCompletedError, ThreadNotFoundError):
-            pass
 
 
 async def append_forever(cp: Any, racer: int) -> None:

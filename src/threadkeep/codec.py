@@ -49,7 +49,7 @@ class Codec:
         self.max_value_bytes = max_value_bytes
         message_type = _told_apart_by_role(message_type)
         self._message: TypeAdapter[Any] = TypeAdapter(message_type)
-        self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])  # type: ignore[valid-type] # a value
+        self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])
         self._request: TypeAdapter[Any] = TypeAdapter(request_type)
         self._validate = _validation_of(self._messages)
         self._validate_request = _validation_of(self._request)
@@ -59,7 +59,7 @@ class Codec:
     # ---- messages -------------------------------------------------------------------------------------------
 
     def encode_messages(self, messages: Sequence[Any]) -> list[MessageRow]:
-        """Encode all of them or raise, naming the message: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
+        """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
         rows = [self._encode_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
         for start in range(0, len(rows), _CHUNK):
             self._prove_loadable([row.payload for row in rows[start : start + _CHUNK]], start)

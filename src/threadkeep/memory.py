@@ -18,6 +18,7 @@ from threadkeep.codec import DEFAULT_MAX_VALUE_BYTES, Codec
 from threadkeep.errors import (
     CheckpointerError,
     CheckpointerLockTimeoutError,
+    RunNotClaimedError,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
 )
@@ -73,7 +74,7 @@ class _Thread:
 
 
 class _Threads:
-    """The threads, as committed or as one transaction sees them: committed ones shine through until they are written."""
+    """The threads, as committed or as a transaction sees them: committed ones shine through until written."""
 
     def __init__(self, committed: _Threads | None = None) -> None:
         self._committed = committed
@@ -133,7 +134,7 @@ class _Threads:
 
 
 class _MemoryStore:
-    """`store.Store` over dictionaries. Each operation decides first and changes last: one that raises leaves no trace."""
+    """`store.Store` over dictionaries. An operation decides first and changes last: one that raises leaves no trace."""
 
     def __init__(
         self,
@@ -176,10 +177,11 @@ class _MemoryStore:
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         async with self._writing():
-            thread = self._threads.get(thread_id)
-            run = rules.require_claimed(thread_id, run_id, thread.runs.get(run_id) if thread else None)
             thread = self._threads.touch(thread_id)
-            if thread is not None and run.completed_at is None:
+            run = thread.runs.get(run_id) if thread else None
+            if thread is None or run is None:
+                raise RunNotClaimedError(thread_id, run_id)
+            if run.completed_at is None:
                 thread.last_completion_seq += 1
                 thread.runs[run_id] = replace(
                     run, completed_at=rules.utc_now(), completion_seq=thread.last_completion_seq

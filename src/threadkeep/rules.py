@@ -12,7 +12,6 @@ from threadkeep.errors import (
     MessageTooLargeError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
-    RunNotClaimedError,
     RunNotCompletedError,
 )
 from threadkeep.records import RunRecord
@@ -41,13 +40,6 @@ def refuse_completed(thread_id: str, completed: Iterable[str]) -> None:
     """A completed run gets no more messages."""
     for run_id in completed:
         raise RunAlreadyCompletedError(thread_id, run_id)
-
-
-def require_claimed(thread_id: str, run_id: str, run: RunRecord | None) -> RunRecord:
-    """Only a claimed run can be completed."""
-    if run is None:
-        raise RunNotClaimedError(thread_id, run_id)
-    return run
 
 
 def require_cutoff(thread_id: str, run_id: str, completion_seq: int | None) -> int:

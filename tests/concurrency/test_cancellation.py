@@ -1,4 +1,4 @@
-"""An operation can be cancelled wherever it waits: it has happened or not, nothing is held, and CancelledError comes out."""
+"""An operation can be cancelled wherever it waits: it has happened or not, and nothing stays held."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator

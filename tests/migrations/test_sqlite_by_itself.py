@@ -1,4 +1,4 @@
-"""SQLiteCheckpointer on a file brings it to the newest schema: there is nobody else who would."""
+"""SQLite alone: SQLiteCheckpointer on a file brings it to the newest schema, as there is nobody else who would."""
 
 import asyncio
 
@@ -72,3 +72,9 @@ async def prove_that_it_works_with(place: Place, thread_id: str) -> None:
     async with place.checkpointer() as checkpointer:
         await checkpointer.save_extra(thread_id, {"a": 1})
         assert (await checkpointer.load(thread_id)).extra == {"a": 1}
+
+
+async def test_several_processes_may_upgrade_on_engines_of_their_own_at_once(sqlite_place: Place) -> None:
+    """Here a plain BEGIN has run, which takes no lock: the second would have read too early to write."""
+    await asyncio.to_thread(at_once, "upgrade on an engine that begins", sqlite_place.url, 2)
+    assert await version_rows(sqlite_place) == NEWEST

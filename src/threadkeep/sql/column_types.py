@@ -1,4 +1,4 @@
-"""The column types of the model: what a value looks like is the same everywhere, how a server stores it is said here."""
+"""The column types of the model: values look the same everywhere, and here it is said how a server stores them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _EXACT: dict[str, Any] = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 """Byte for byte: any other collation takes `Run-A` for `run-a`."""
 
 
+_ZONELESS = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+
+
 def id_type() -> sa.types.TypeEngine[str]:
     """An id, compared byte for byte. `ids.check_id` keeps it within 255 bytes."""
     return sa.Text().with_variant(mysql.VARCHAR(255, **_EXACT), *_MYSQL)
@@ -25,7 +28,7 @@ def role_type() -> sa.types.TypeEngine[str]:
 
 
 def json_text() -> sa.types.TypeEngine[str]:
-    """JSON that must come back as it went in: text, because servers rewrite, round or refuse JSON of their own types."""
+    """JSON that must come back as it went in: text, because servers rewrite, round or refuse their own JSON types."""
     return sa.Text().with_variant(mysql.LONGTEXT(**_EXACT), *_MYSQL)
 
 
@@ -41,8 +44,7 @@ def payload_type() -> sa.types.TypeEngine[bytes]:
 
 def utc_time() -> sa.types.TypeEngine[datetime]:
     """An aware UTC time, to the microsecond."""
-    zoneless = _WithoutZone(sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL))
-    return zoneless.with_variant(_WithZone(timezone=True), "postgresql")
+    return _WithoutZone().with_variant(_WithZone(timezone=True), "postgresql")
 
 
 class _WithZone(sa.types.TypeDecorator[datetime]):
@@ -64,9 +66,8 @@ class _WithoutZone(sa.types.TypeDecorator[datetime]):
     impl = sa.DateTime
     cache_ok = True
 
-    def __init__(self, impl: sa.types.TypeEngine[datetime]) -> None:
-        super().__init__()
-        self.impl = impl
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(_ZONELESS)
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else _in_utc(value).replace(tzinfo=None)

@@ -84,7 +84,7 @@ class Database:
                     raise CheckpointerLockTimeoutError(
                         f"the write conflicted with others {_ATTEMPTS} times in a row: try again later"
                     ) from error
-                await asyncio.sleep(random.uniform(0, 0.002 * 2**conflicts))
+                await asyncio.sleep(random.uniform(0, 0.002 * 2**conflicts))  # noqa: S311 - apart, not secret
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
 

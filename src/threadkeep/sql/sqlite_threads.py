@@ -11,8 +11,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from os import fspath
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -80,7 +79,7 @@ def _forget(doing: asyncio.Future[Any]) -> None:
 class SQLiteThreads:
     """Connections to one SQLite file, or to a `:memory:` database, which has but one: there callers queue."""
 
-    def __init__(self, path: str | Path, transactions: Transactions, lock_timeout: float) -> None:
+    def __init__(self, path: str | PathLike[str], transactions: Transactions, lock_timeout: float) -> None:
         self.transactions = transactions
         self._path = fspath(path)
         self._lock_timeout = lock_timeout

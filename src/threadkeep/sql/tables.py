@@ -26,7 +26,7 @@ def _of_thread(name: str) -> sa.ForeignKeyConstraint:
         name=name,
         ondelete="CASCADE",
         info={"only_on": FK_DIALECTS},
-    ).ddl_if(dialect=FK_DIALECTS)
+    ).ddl_if(dialect=FK_DIALECTS)  # type: ignore[arg-type] # takes several, but is not declared so
 
 
 threads = sa.Table(

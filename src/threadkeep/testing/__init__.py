@@ -8,9 +8,9 @@ Subclass the contract of each capability your backend has, and say in a fixture 
             async with MyCheckpointer(tmp_path) as checkpointer:
                 yield checkpointer
 
-`contract_for(MyCheckpointer)` is a base class with every capability whose methods the class has. Three contracts are about
-options of the constructor and are named by hand: `TypesContract`, `LimitsContract` and `LockTimeoutContract`. They ask for
-a fixture `make_checkpointer`, a function of those options that gives a new checkpointer, not yet open.
+`contract_for(MyCheckpointer)` is a base class with every capability whose methods the class has. Three contracts are
+about options of the constructor and are named by hand: `TypesContract`, `LimitsContract` and `LockTimeoutContract`.
+They ask for a fixture `make_checkpointer`, a function of those options that gives a new checkpointer, not yet open.
 """
 
 import pytest

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from threadkeep.messages import TextContent
 from threadkeep.testing.samples import one_of_each, said, texts
 
 
@@ -96,7 +97,7 @@ class MinimalContract:
         message, extra = said("one", topic=["weather"]), {"list": [1]}
         await checkpointer.append("thread", [message])
         await checkpointer.save_extra("thread", extra)
-        message.content[0].text = "changed"
+        message.content[0] = TextContent(text="changed")
         message.metadata["topic"].append("changed")
         extra["list"].append(2)
         data = await checkpointer.load("thread")

@@ -226,9 +226,9 @@ def same(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+        return bool(left.keys() == right.keys()) and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float):
-        return left.hex() == right.hex()
+        return bool(left.hex() == right.hex())
     return bool(left == right)

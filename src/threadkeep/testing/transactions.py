@@ -33,7 +33,7 @@ class TransactionsContract:
     async def test_or_nothing_of_it(self, checkpointer: Any) -> None:
         await run_of(checkpointer, "thread", "done", "1")
         before = await checkpointer.load("thread")
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - it comes out of the whole transaction
             async with checkpointer.transaction() as tx:
                 await tx.append("thread", [said("2")])
                 await tx.claim_run("thread", "run")

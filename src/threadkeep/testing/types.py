@@ -52,7 +52,7 @@ MACHINE = Machine(raw=b"bytes", scores={1: 0.5}, notes={"n": [1, 1.0, True]})
 
 
 class TypesContract:
-    """`message_type=` and `request_type=`. `make_checkpointer` is a fixture: options to a new, unopened checkpointer."""
+    """`message_type=` and `request_type=`. `make_checkpointer` is a fixture: options to an unopened checkpointer."""
 
     pytestmark = pytest.mark.asyncio
 

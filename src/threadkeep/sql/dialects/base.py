@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum, auto
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from threadkeep.errors import CheckpointerError
+from threadkeep.sql.parameters import COUNT, NOW, THREAD
 from threadkeep.sql.tables import threads
 
 
@@ -32,9 +33,6 @@ class Failure(Enum):
     OTHER = auto()
 
 
-THREAD, COUNT, NOW = sa.bindparam("thread"), sa.bindparam("count"), sa.bindparam("now")
-
-
 @cache
 def _touch(*columns: sa.Column[Any]) -> Any:
     statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
@@ -47,7 +45,7 @@ class Hooks:
     insert: Callable[[sa.Table], Any]
     """The dialect's own INSERT, which knows its upsert."""
 
-    failures: dict[Any, Failure]
+    failures: ClassVar[dict[Any, Failure]]
     """The driver's codes that mean something to us."""
 
     interruptible = True
@@ -69,7 +67,8 @@ class Hooks:
 
     def join(self, conn: sa.Connection) -> None:
         """Make sure that the host's transaction, which may have read and written before, is one to write in."""
-        if conn.dialect.detect_autocommit_setting(conn.connection.dbapi_connection):
+        driver = conn.connection.dbapi_connection
+        if driver is not None and conn.dialect.detect_autocommit_setting(driver):
             raise CheckpointerError(
                 "the connection is in AUTOCOMMIT mode, where nothing is all or none: pass one without"
             )

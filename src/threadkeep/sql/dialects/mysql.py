@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from threadkeep.errors import CheckpointerLockTimeoutError
-from threadkeep.sql.dialects.base import COUNT, NOW, THREAD, Failure, Hooks
+from threadkeep.sql.dialects.base import Failure, Hooks
+from threadkeep.sql.parameters import COUNT, NOW, THREAD
 from threadkeep.sql.tables import threads
 
 _DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
@@ -34,7 +35,7 @@ class MySQLHooks(Hooks):
     """No RETURNING: LAST_INSERT_ID(n) carries the allocated number back in the reply to the upsert itself."""
 
     insert = staticmethod(mysql.insert)
-    failures = {
+    failures: ClassVar = {
         1205: Failure.LOCK_TIMEOUT,
         1213: Failure.CONFLICT,
         1020: Failure.CONFLICT,  # MariaDB's innodb_snapshot_isolation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -22,7 +22,7 @@ class PostgreSQLHooks(Hooks):
     """Everything is the default, but for lock timeouts and error codes."""
 
     insert = staticmethod(postgresql.insert)
-    failures = {
+    failures: ClassVar = {
         "55P03": Failure.LOCK_TIMEOUT,
         "40001": Failure.CONFLICT,
         "40P01": Failure.CONFLICT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -15,7 +15,6 @@ from threadkeep.errors import TransactionConflictError
 from threadkeep.sql.dialects.base import Failure, Hooks
 from threadkeep.sql.tables import threads
 
-
 _TAKE_THE_LOCK = sa.update(threads).where(sa.false()).values(last_seq=0)
 
 
@@ -23,7 +22,7 @@ class SQLiteHooks(Hooks):
     """One writer at a time, for the whole file: the lock is the transaction."""
 
     insert = staticmethod(sqlite.insert)
-    failures = {
+    failures: ClassVar = {
         sqlite3.SQLITE_BUSY: Failure.LOCK_TIMEOUT,
         sqlite3.SQLITE_BUSY_TIMEOUT: Failure.LOCK_TIMEOUT,
         sqlite3.SQLITE_LOCKED: Failure.LOCK_TIMEOUT,
@@ -60,7 +59,7 @@ class SQLiteHooks(Hooks):
         try:
             self.start(conn)
         except DBAPIError as error:
-            # A transaction that has read is not even made to wait: when the other writer is done, it has read too early.
+            # A transaction that has read is not made to wait: when the other writer is done, it has read too early.
             if has_begun and self.classify(error) is Failure.LOCK_TIMEOUT:
                 raise TransactionConflictError(
                     "another writer came first, and this transaction cannot write any more: run all of it again"

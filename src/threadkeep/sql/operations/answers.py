@@ -9,12 +9,13 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.runs import chunks
+from threadkeep.sql.parameters import QUESTION, RUN, THREAD
 from threadkeep.sql.tables import hitl_answers
 
 _LOAD = sa.select(hitl_answers.c.answer).where(
-    hitl_answers.c.thread_id == sa.bindparam("thread"),
-    hitl_answers.c.run_id == sa.bindparam("run"),
-    hitl_answers.c.question_id == sa.bindparam("question"),
+    hitl_answers.c.thread_id == THREAD,
+    hitl_answers.c.run_id == RUN,
+    hitl_answers.c.question_id == QUESTION,
 )
 
 

@@ -12,24 +12,21 @@ from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import StoredMessage
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.runs import completion_seq_of
+from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
 from threadkeep.sql.tables import messages, runs, threads
-
-_THREAD, _RUN, _CUTOFF = sa.bindparam("thread"), sa.bindparam("run"), sa.bindparam("cutoff")
 
 
 def _in_slice(cutoff: Any) -> sa.ColumnElement[bool]:
     """Legacy messages, and those of runs that were completed no later than the cutoff."""
     completed = sa.select(runs.c.run_id).where(
-        runs.c.thread_id == _THREAD, runs.c.completion_seq.is_not(None), runs.c.completion_seq <= cutoff
+        runs.c.thread_id == THREAD, runs.c.completion_seq.is_not(None), runs.c.completion_seq <= cutoff
     )
     return sa.and_(
-        messages.c.thread_id == _THREAD, sa.or_(messages.c.run_id.is_(None), messages.c.run_id.in_(completed))
+        messages.c.thread_id == THREAD, sa.or_(messages.c.run_id.is_(None), messages.c.run_id.in_(completed))
     )
 
 
-_CUTOFF_NOW = (
-    sa.select(runs.c.completion_seq).where(runs.c.thread_id == _THREAD, runs.c.run_id == _RUN).scalar_subquery()
-)
+_CUTOFF_NOW = sa.select(runs.c.completion_seq).where(runs.c.thread_id == THREAD, runs.c.run_id == RUN).scalar_subquery()
 
 # One statement, so one snapshot: the thread itself comes as a row of seq 0, with the cutoff in the place of a format.
 _SNAPSHOT = sa.union_all(
@@ -37,15 +34,15 @@ _SNAPSHOT = sa.union_all(
         sa.literal_column("0").label("seq"),
         _CUTOFF_NOW.label("format"),
         sa.null().label("payload"),
-    ).where(threads.c.thread_id == _THREAD),
+    ).where(threads.c.thread_id == THREAD),
     sa.select(messages.c.seq, messages.c.format, messages.c.payload).where(_in_slice(_CUTOFF_NOW)),
 )
 
-_SOURCE = sa.select(threads.c.extra).where(threads.c.thread_id == _THREAD).with_for_update()
-_EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == _THREAD)
+_SOURCE = sa.select(threads.c.extra).where(threads.c.thread_id == THREAD).with_for_update()
+_EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
 _LAST_COPIED = (
     sa.select(messages.c.seq)
-    .where(_in_slice(_CUTOFF))
+    .where(_in_slice(CUTOFF))
     .order_by(messages.c.seq.desc())
     .limit(1)
     .with_for_update(read=True)
@@ -60,7 +57,7 @@ _COPY_MESSAGES = (
             sa.bindparam("target", type_=messages.c.thread_id.type),
             sa.func.row_number().over(order_by=messages.c.seq),
             *(messages.c[name] for name in _AS_THEY_ARE),
-        ).where(_in_slice(_CUTOFF)),
+        ).where(_in_slice(CUTOFF)),
     )
     .execution_options(preserve_rowcount=True)
 )
@@ -72,7 +69,7 @@ _COPY_RUNS = sa.insert(runs).from_select(
         runs.c.claimed_at,
         runs.c.completed_at,
         runs.c.completion_seq,
-    ).where(runs.c.thread_id == _THREAD, runs.c.completion_seq <= _CUTOFF),
+    ).where(runs.c.thread_id == THREAD, runs.c.completion_seq <= CUTOFF),
 )
 
 

@@ -11,9 +11,8 @@ from threadkeep import rules
 from threadkeep.records import MessageRow, StoredMessage, StoredThread
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations import runs
+from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import messages, threads
-
-_THREAD = sa.bindparam("thread")
 
 # One statement, so one snapshot on every server: the thread itself comes as a row of seq 0.
 _LOAD = sa.union_all(
@@ -23,9 +22,9 @@ _LOAD = sa.union_all(
         sa.null().label("payload"),
         threads.c.extra,
         threads.c.parent_thread_id,
-    ).where(threads.c.thread_id == _THREAD),
+    ).where(threads.c.thread_id == THREAD),
     sa.select(messages.c.seq, messages.c.format, messages.c.payload, sa.null(), sa.null()).where(
-        messages.c.thread_id == _THREAD
+        messages.c.thread_id == THREAD
     ),
 )
 

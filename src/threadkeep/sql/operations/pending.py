@@ -7,9 +7,10 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.records import StoredPending
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import pending
 
-_LOAD = sa.select(pending.c.request, pending.c.run_id).where(pending.c.thread_id == sa.bindparam("thread"))
+_LOAD = sa.select(pending.c.request, pending.c.run_id).where(pending.c.thread_id == THREAD)
 
 
 def set_pending(

@@ -8,21 +8,22 @@ from typing import Any
 import sqlalchemy as sa
 
 from threadkeep import rules
+from threadkeep.errors import RunNotClaimedError
 from threadkeep.records import RunRecord
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.parameters import RUN, THREAD
 from threadkeep.sql.tables import runs, threads
 
-_THREAD, _RUN = sa.bindparam("thread"), sa.bindparam("run")
 _ID_CHUNK = 500
 """Ids in one IN (…): servers and drivers count parameters."""
 
 _RECORD = sa.select(runs.c.run_id, runs.c.claimed_at, runs.c.completed_at, runs.c.completion_seq).where(
-    runs.c.thread_id == _THREAD
+    runs.c.thread_id == THREAD
 )
-_FIND = _RECORD.where(runs.c.run_id == _RUN)
+_FIND = _RECORD.where(runs.c.run_id == RUN)
 _LIST = _RECORD.order_by(runs.c.claimed_at, runs.c.run_id)
 _COMPLETED_AMONG = sa.select(runs.c.run_id).where(
-    runs.c.thread_id == _THREAD,
+    runs.c.thread_id == THREAD,
     runs.c.run_id.in_(sa.bindparam("runs", expanding=True)),
     runs.c.completed_at.is_not(None),
 )
@@ -40,7 +41,9 @@ def mark_run_complete(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id:
     """Complete the run at the thread's next completion_seq, unless it is complete."""
     now = rules.utc_now()
     thread = hooks.lock(conn, thread_id, now, threads.c.last_completion_seq)
-    run = rules.require_claimed(thread_id, run_id, _find(conn, thread_id, run_id) if thread else None)
+    run = _find(conn, thread_id, run_id) if thread else None
+    if thread is None or run is None:
+        raise RunNotClaimedError(thread_id, run_id)
     if run.completed_at is not None:
         return
     completion_seq = thread.last_completion_seq + 1

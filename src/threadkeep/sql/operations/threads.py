@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.records import ThreadRecord
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import OF_A_THREAD, threads
 
 _RECORD = sa.select(
@@ -18,7 +19,7 @@ _RECORD = sa.select(
     threads.c.created_at,
     threads.c.updated_at,
 )
-_GET = _RECORD.where(threads.c.thread_id == sa.bindparam("thread"))
+_GET = _RECORD.where(threads.c.thread_id == THREAD)
 _NEWEST_FIRST = _RECORD.order_by(threads.c.created_at.desc(), threads.c.thread_id.desc())
 
 

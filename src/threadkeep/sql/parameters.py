@@ -1,0 +1,14 @@
+"""The bound parameters of our statements, by one name each. (A column's own name is SQLAlchemy's to bind.)"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+
+THREAD: sa.BindParameter[str] = sa.bindparam("thread")
+RUN: sa.BindParameter[str] = sa.bindparam("run")
+QUESTION: sa.BindParameter[str] = sa.bindparam("question")
+CUTOFF: sa.BindParameter[int] = sa.bindparam("cutoff")
+COUNT: sa.BindParameter[int] = sa.bindparam("count")
+NOW: sa.BindParameter[datetime] = sa.bindparam("now")
