@@ -81,9 +81,9 @@ steps = st.lists(st.one_of(st.text(max_size=5), st.integers(0, 3)), max_size=6)
 
 
 def wrapped(value: Any, path: list[str | int]) -> Any:
-    """The value at this path, with harmless neighbours."""
+    """The value at this path, with harmless neighbours, whose keys are longer than any step."""
     for step in reversed(path):
-        value = {"before": 1, step: value, "after": [1]} if isinstance(step, str) else [*range(step), value, None]
+        value = {"before": 1, step: value, "afterwards": [1]} if isinstance(step, str) else [*range(step), value, None]
     return value
 
 

@@ -27,28 +27,20 @@ def pool_of(size: int) -> dict[str, Any]:
     return {"pool_size": size, "max_overflow": 0, "pool_timeout": _POOL_TIMEOUT}
 
 
-def postgresql_engine(dsn: str, *, prepared_statements: bool = True, **options: Any) -> AsyncEngine:
+def postgresql_engine(dsn: str, **options: Any) -> AsyncEngine:
     """An engine on asyncpg, which reads the DSN itself: `sslmode`, several hosts and PG* variables all work."""
     import asyncpg
 
     rest = _after_scheme(dsn, Backend.POSTGRESQL)
-    settings = {} if prepared_statements else {"statement_cache_size": 0}
 
     async def connect() -> Any:
         try:
-            return await asyncpg.connect(f"postgresql://{rest}", **settings)
+            return await asyncpg.connect(f"postgresql://{rest}")
         except ValueError:
             # The driver's words may hold a piece of the password.
             raise _unreadable("postgresql://user:password@host:5432/database") from None
 
-    connect_args = {} if prepared_statements else {"prepared_statement_cache_size": 0}
-    return create_async_engine(
-        "postgresql+asyncpg://",
-        async_creator=connect,
-        connect_args=connect_args,
-        hide_parameters=True,
-        **options,
-    )
+    return create_async_engine("postgresql+asyncpg://", async_creator=connect, hide_parameters=True, **options)
 
 
 def sqlite_engine(path: str) -> sa.Engine:

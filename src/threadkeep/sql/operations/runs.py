@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -20,12 +19,17 @@ _ID_CHUNK = 500
 _RECORD = sa.select(runs.c.run_id, runs.c.claimed_at, runs.c.completed_at, runs.c.completion_seq).where(
     runs.c.thread_id == THREAD
 )
-_FIND = _RECORD.where(runs.c.run_id == RUN)
+# Locking reads: inside a host's transaction the snapshot may be older than the lock we have just waited for.
+_FIND = _RECORD.where(runs.c.run_id == RUN).with_for_update(read=True)
 _LIST = _RECORD.order_by(runs.c.claimed_at, runs.c.run_id)
-_COMPLETED_AMONG = sa.select(runs.c.run_id).where(
-    runs.c.thread_id == THREAD,
-    runs.c.run_id.in_(sa.bindparam("runs", expanding=True)),
-    runs.c.completed_at.is_not(None),
+_COMPLETED_AMONG = (
+    sa.select(runs.c.run_id)
+    .where(
+        runs.c.thread_id == THREAD,
+        runs.c.run_id.in_(sa.bindparam("runs", expanding=True)),
+        runs.c.completed_at.is_not(None),
+    )
+    .with_for_update(read=True)
 )
 
 
@@ -62,8 +66,7 @@ def list_runs(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[RunReco
 def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str]) -> Iterator[str]:
     """Those of these runs that are complete."""
     for chunk in chunks(run_ids):
-        statement = _COMPLETED_AMONG.with_for_update(read=True)
-        yield from conn.execute(statement, {"thread": thread_id, "runs": chunk}).scalars()
+        yield from conn.execute(_COMPLETED_AMONG, {"thread": thread_id, "runs": chunk}).scalars()
 
 
 def completion_seq_of(conn: sa.Connection, thread_id: str, run_id: str) -> int | None:
@@ -79,7 +82,5 @@ def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _find(conn: sa.Connection, thread_id: str, run_id: str) -> RunRecord | None:
-    # A locking read: inside a host's transaction the snapshot may be older than the lock we have just waited for.
-    statement: sa.Select[Any] = _FIND.with_for_update(read=True)
-    row = conn.execute(statement, {"thread": thread_id, "run": run_id}).one_or_none()
+    row = conn.execute(_FIND, {"thread": thread_id, "run": run_id}).one_or_none()
     return RunRecord(*row) if row else None
