@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
@@ -11,7 +12,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from threadkeep import json_values, rules
 from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
-from threadkeep.free_form import check_model, check_typed, is_free_form, takes_any_model
+from threadkeep.free_form import check_model, check_typed, free_keys, is_free_form, takes_any_model
 from threadkeep.ids import check_optional_id
 from threadkeep.json_values import Unstorable
 from threadkeep.messages import HitlRequest, Message
@@ -53,8 +54,8 @@ class Codec:
         self._request: TypeAdapter[Any] = TypeAdapter(request_type)
         self._validate = _validation_of(self._messages)
         self._validate_request = _validation_of(self._request)
-        self._free_messages = is_free_form(message_type)
-        self._free_requests = is_free_form(request_type)
+        self._check_message = _check_of(message_type)
+        self._check_request = _check_of(request_type)
 
     # ---- messages -------------------------------------------------------------------------------------------
 
@@ -62,12 +63,13 @@ class Codec:
         """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
         rows = [self._encode_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
         for start in range(0, len(rows), _CHUNK):
-            self._prove_loadable([row.payload for row in rows[start : start + _CHUNK]], start)
+            stop = start + _CHUNK
+            self._prove_loadable(messages[start:stop], rows[start:stop], start)
         return rows
 
     def _encode_message(self, message: Any, name: str) -> MessageRow:
         run_id = check_optional_id(f"{name}.run_id", _read(message, "run_id"))
-        payload = _dump(self._message, message, name, free=self._free_messages)
+        payload = _dump(self._message, message, name, self._check_message)
         return MessageRow(
             payload=within(payload, name, self.max_value_bytes),
             format=FORMAT_JSON,
@@ -76,10 +78,10 @@ class Codec:
             metadata=_metadata_mirror(_read(message, "metadata")),
         )
 
-    def _prove_loadable(self, payloads: list[bytes], start: int) -> None:
+    def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], start: int) -> None:
         # A field assigned after validation, a class that is no message: both dump, and would never load again.
         try:
-            self._validate(_joined(payloads))
+            decoded = self._validate(_joined([row.payload for row in rows]))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             index, *steps = first["loc"] or (0,)
@@ -88,6 +90,10 @@ class Codec:
                 f"messages[{start + int(index)}]{path}",
                 f"this is not what message_type describes and could not be loaded again: {first['msg']}",
             ) from None
+        for index, (message, row, again) in enumerate(zip(messages, rows, decoded, strict=True), start):
+            # Equal, or at least the same JSON: a model in a free-form field is not equal to the dict it comes back as.
+            if again != message and _dump(self._message, again, "message") != row.payload:
+                raise UnstorableValueError(f"messages[{index}]", "it would come back as something else")
 
     def decode_messages(self, thread_id: str, rows: Sequence[StoredMessage]) -> list[Any]:
         """The messages of these rows, in their order. One that does not decode raises CheckpointCorruptionError."""
@@ -124,7 +130,7 @@ class Codec:
     def encode_request(self, request: Any) -> tuple[str | None, str]:
         """The request's question_id, if it has one, and its JSON text."""
         question_id = check_optional_id("request.question_id", _read(request, "question_id"))
-        payload = _dump(self._request, request, "request", free=self._free_requests)
+        payload = _dump(self._request, request, "request", self._check_request)
         try:
             self._validate_request(payload)
         except ValidationError as error:
@@ -180,18 +186,23 @@ def _validation_of(adapter: TypeAdapter[T]) -> Callable[[bytes | str], T]:
     where Python mode, given the decoded JSON, sees a dict.
     """
     if takes_any_model(adapter.core_schema):
-        return lambda text: adapter.validate_python(from_json(text))
-    return adapter.validate_json
+        return lambda text: adapter.validate_python(from_json(text), by_alias=False, by_name=True)
+    return partial(adapter.validate_json, by_alias=False, by_name=True)
 
 
-def _dump(adapter: TypeAdapter[Any], value: Any, name: str, *, free: bool) -> bytes:
+def _check_of(annotation: Any) -> Callable[[Any], None]:
+    """The walk that a value of this type goes through before it is encoded."""
+    if is_free_form(annotation):
+        return partial(json_values.check_json, otherwise=check_model)
+    return partial(check_typed, free=free_keys(annotation))
+
+
+def _dump(adapter: TypeAdapter[Any], value: Any, name: str, check: Callable[[Any], None] = lambda value: None) -> bytes:
     try:
-        if free:
-            json_values.check_json(value, otherwise=check_model)
-        else:
-            check_typed(value)
-        # What the type does not describe is refused by loading it again, with a better message than a warning's.
-        return adapter.dump_json(value, warnings="none", round_trip=True)
+        check(value)
+        # By the fields' own names, which no alias can make unreadable. What the type does not describe is refused by
+        # loading it again, with a better message than a warning's.
+        return adapter.dump_json(value, by_alias=False, warnings="none", round_trip=True)
     except Unstorable as trouble:
         raise trouble.located(name) from None
     except (PydanticSerializationError, UnicodeEncodeError) as error:

@@ -6,12 +6,12 @@ or a recursive JSON alias is free-form: whatever it holds must be exactly JSON, 
 
 from __future__ import annotations
 
-from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Annotated, Any, ForwardRef, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
+from typing_extensions import is_typeddict
 
 from threadkeep.json_values import Unstorable, check_float, check_int, check_json, check_text, refuse_kind
 
@@ -42,9 +42,26 @@ def takes_any_model(core_schema: Any) -> bool:
     return isinstance(core_schema, (list, tuple)) and any(map(takes_any_model, core_schema))
 
 
-def check_typed(value: Any) -> None:
-    """Raise Unstorable for what pydantic would encode but not give back, free-form fields included."""
-    kind = type(value)
+def free_keys(annotation: Any) -> frozenset[str]:
+    """The keys that are free-form in a TypedDict which this annotation reaches: its values are plain dicts."""
+    keys: set[str] = set()
+    seen: set[Any] = set()
+    reached = [annotation]
+    while reached:
+        current = reached.pop()
+        if is_typeddict(current) and current not in seen:
+            seen.add(current)
+            hints = get_type_hints(current, include_extras=True)
+            keys.update(name for name, hint in hints.items() if is_free_form(hint))
+            reached += hints.values()
+        else:
+            reached += get_args(current)
+    return frozenset(keys)
+
+
+def check_typed(value: Any, free: frozenset[str] = frozenset()) -> None:
+    """Raise Unstorable for what pydantic would encode but not give back, free-form fields and keys included."""
+    kind: Any = type(value)
     if kind is str:
         check_text(value)
     elif kind is float:
@@ -53,14 +70,14 @@ def check_typed(value: Any) -> None:
         check_int(value)
     elif isinstance(value, BaseModel):
         check_model(value)
-    elif is_dataclass(kind):
+    elif is_dataclass(kind) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
         _check_fields(value, _free_fields(kind))
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_field(key, item, free=False)
+            _check_field(key, item, free=key in free, free_keys=free)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for index, item in enumerate(value):
-            _check_field(index, item, free=False)
+            _check_field(index, item, free=False, free_keys=free)
 
 
 def check_model(value: Any) -> None:
@@ -79,21 +96,21 @@ def _check_fields(value: Any, fields: dict[str, bool]) -> None:
             _check_field(name, item, free=free)
 
 
-def _check_field(step: str | int, item: Any, *, free: bool) -> None:
+def _check_field(step: str | int, item: Any, *, free: bool, free_keys: frozenset[str] = frozenset()) -> None:
     try:
         if free:
             # A model is welcome where the annotation takes one: pydantic stores it as the JSON it dumps to.
             check_json(item, otherwise=check_model)
         else:
-            check_typed(item)
+            check_typed(item, free_keys)
     except Unstorable as trouble:
         raise trouble.under(step) from None
 
 
 @cache
 def _free_fields(kind: type[Any]) -> dict[str, bool]:
-    """Each field of a model or dataclass, and whether it is free-form."""
+    """Each field of a model, dataclass or NamedTuple, and whether it is free-form."""
     if issubclass(kind, BaseModel):
         return {name: is_free_form(field.annotation) for name, field in kind.model_fields.items()}
-    hints = get_type_hints(kind)
-    return {field.name: is_free_form(hints[field.name]) for field in dataclass_fields(kind)}
+    # A dataclass or a NamedTuple: whatever it declares.
+    return {name: is_free_form(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}

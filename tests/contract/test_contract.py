@@ -21,5 +21,10 @@ class TestLockTimeout(LockTimeoutContract):
     """`lock_timeout`."""
 
 
+def test_no_test_of_one_contract_hides_that_of_another() -> None:
+    names = [name for contract, _ in CAPABILITIES for name in vars(contract) if name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_we_are_held_to_every_contract() -> None:
     assert contracts_of(MemoryCheckpointer()) == [contract for contract, _ in CAPABILITIES]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from threadkeep.sql.sqlite_file import connect
 from threadkeep.urls import Backend, split_url
 
 _POOL_TIMEOUT = 30
@@ -33,26 +33,21 @@ def postgresql_engine(dsn: str, **options: Any) -> AsyncEngine:
 
     rest = _after_scheme(dsn, Backend.POSTGRESQL)
 
-    async def connect() -> Any:
+    async def open_connection() -> Any:
         try:
             return await asyncpg.connect(f"postgresql://{rest}")
         except ValueError:
             # The driver's words may hold a piece of the password.
             raise _unreadable("postgresql://user:password@host:5432/database") from None
 
-    return create_async_engine("postgresql+asyncpg://", async_creator=connect, hide_parameters=True, **options)
+    return create_async_engine("postgresql+asyncpg://", async_creator=open_connection, hide_parameters=True, **options)
 
 
 def sqlite_engine(path: str) -> sa.Engine:
     """A synchronous engine on one SQLite file, whose transactions begin when we say so."""
-
-    def connect() -> sqlite3.Connection:
-        conn = sqlite3.connect(path, isolation_level=None, timeout=_UPGRADE_LOCK_TIMEOUT)
-        # A property of the file, which stays: without it readers and writers would wait for each other.
-        conn.execute("PRAGMA journal_mode = WAL")
-        return conn
-
-    return sa.create_engine("sqlite://", creator=connect, hide_parameters=True, **MIGRATING)
+    return sa.create_engine(
+        "sqlite://", creator=lambda: connect(path, _UPGRADE_LOCK_TIMEOUT), hide_parameters=True, **MIGRATING
+    )
 
 
 def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngine:

@@ -7,7 +7,6 @@ read queued behind a writer would wait for whatever that writer waits for; so do
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -18,16 +17,10 @@ import sqlalchemy as sa
 
 from threadkeep.errors import CheckpointerLockTimeoutError
 from threadkeep.sql.connections import Run
+from threadkeep.sql.sqlite_file import IN_MEMORY, connect
 from threadkeep.sql.transactions import Decision, Transactions, Work, in_transaction
 
 T = TypeVar("T")
-IN_MEMORY = ":memory:"
-
-PRAGMAS = (
-    "PRAGMA journal_mode = WAL",  # readers and the writer do not wait for each other
-    "PRAGMA synchronous = FULL",  # what was answered survives a power cut
-    "PRAGMA foreign_keys = ON",
-)
 
 
 class _Worker:
@@ -85,19 +78,13 @@ class SQLiteThreads:
         self._lock_timeout = lock_timeout
         self._engine = sa.create_engine(
             "sqlite://",
-            creator=self._connect,
+            creator=lambda: connect(self._path, lock_timeout),
             poolclass=sa.NullPool,
             isolation_level="AUTOCOMMIT",
             skip_autocommit_rollback=True,
             hide_parameters=True,
         )
         self._idle: list[_Worker] = []
-
-    def _connect(self) -> sqlite3.Connection:
-        conn = sqlite3.connect(self._path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False)
-        for pragma in PRAGMAS:
-            conn.execute(pragma)
-        return conn
 
     async def open(self) -> None:
         self._turn = asyncio.Lock()

@@ -33,7 +33,7 @@ class AnswersContract:
         assert await checkpointer.load_hitl_answer("thread", "q", run_id="run") == {"decision": "approve"}
         assert await checkpointer.has_hitl_answer("thread", "q", run_id="run") is True
 
-    async def test_any_json_comes_back_as_it_went_in(self, checkpointer: Any) -> None:
+    async def test_any_json_answer_comes_back_as_it_went_in(self, checkpointer: Any) -> None:
         for answer in STORABLE_VALUES:
             await checkpointer.save_hitl_answer("thread", "q", answer)
             loaded = await checkpointer.load_hitl_answer("thread", "q")
@@ -44,7 +44,7 @@ class AnswersContract:
         assert await checkpointer.load_hitl_answer("thread", "q") is None
         assert await checkpointer.has_hitl_answer("thread", "q") is True
 
-    async def test_what_is_not_json_is_refused_with_its_path(self, checkpointer: Any) -> None:
+    async def test_an_answer_that_is_not_json_is_refused_with_its_path(self, checkpointer: Any) -> None:
         for answer, path in UNSTORABLE_VALUES:
             with pytest.raises(UnstorableValueError) as caught:
                 await checkpointer.save_hitl_answer("thread", "q", answer)
@@ -107,7 +107,7 @@ class AnswersContract:
         await checkpointer.clear_hitl_answers("thread", [f"number {number}" for number in range(2_000)])
         assert not await checkpointer.has_hitl_answer("thread", "number 1999")
 
-    async def test_clearing_makes_no_thread(self, checkpointer: Any) -> None:
+    async def test_clearing_answers_makes_no_thread(self, checkpointer: Any) -> None:
         await checkpointer.clear_hitl_answers("thread", run_id="run")
         assert await checkpointer.load("thread") is None
 

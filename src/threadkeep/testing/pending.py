@@ -49,7 +49,7 @@ class PendingContract:
         assert await checkpointer.load_pending("thread") is None
         assert await checkpointer.load_pending_run_id("thread") is None
 
-    async def test_clearing_makes_no_thread(self, checkpointer: Any) -> None:
+    async def test_clearing_a_request_makes_no_thread(self, checkpointer: Any) -> None:
         await checkpointer.save_pending_request("thread", None)
         assert await checkpointer.load("thread") is None
         assert not await checkpointer.clear_pending_request_if_matches("thread", question_id="q", run_id="run")

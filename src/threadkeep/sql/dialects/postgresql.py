@@ -47,5 +47,6 @@ class PostgreSQLHooks(Hooks):
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
+        self.join(conn)  # in autocommit mode there is no transaction to roll back, or to hold the lock
         conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))
         yield

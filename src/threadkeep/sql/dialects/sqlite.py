@@ -70,6 +70,9 @@ class SQLiteHooks(Hooks):
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         if not _in_transaction(conn):
             conn.exec_driver_sql("BEGIN IMMEDIATE")  # a driver that has begun by itself would commit at the first DDL
+        else:
+            # A plain BEGIN has run. This takes the write lock before anything is read, and there is no table yet.
+            conn.exec_driver_sql("PRAGMA incremental_vacuum(1)")
         yield
 
     def code(self, error: DBAPIError) -> Any:
