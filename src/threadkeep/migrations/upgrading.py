@@ -16,15 +16,18 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from threadkeep.errors import CubepiSchemaMismatch
 from threadkeep.sql import engines
 from threadkeep.sql.dialects import hooks_of
 from threadkeep.sql.gate import check_schema
+from threadkeep.sql.tables import SCHEMA_VERSION
 from threadkeep.urls import Backend, split_url, sqlite_path
 
 T = TypeVar("T")
 
 _LOCK_TIMEOUT = 60.0
 _HERE = Path(__file__).parent
+_OF_CUBEPI = 3
 
 # Alembic keeps its context in module globals: in one process, one command at a time.
 _alembic = Lock()
@@ -48,7 +51,10 @@ def upgrade_connection(conn: sa.Connection) -> None:
         if _made_by_a_newer_release(conn, config):
             check_schema(conn, hooks_of(conn.dialect))
         else:
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except NotImplementedError as error:
+                raise CubepiSchemaMismatch(SCHEMA_VERSION, _OF_CUBEPI, str(error)) from None
 
 
 def _made_by_a_newer_release(conn: sa.Connection, config: Config) -> bool:

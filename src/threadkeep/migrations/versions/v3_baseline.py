@@ -1,6 +1,6 @@
-"""v3: the tables as cubepi 0.7.0 made them.
+"""v3: the tables as cubepi 0.7.0 made them. SQLite had others in v3, so there the tables begin with v4.
 
-A server that has them is adopted as it is. SQLite had other tables in v3, which v4 takes over.
+A database in which cubepi has written conversations is refused: its payloads cannot be read yet.
 """
 
 import sqlalchemy as sa
@@ -22,6 +22,8 @@ _PAYLOAD = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 def upgrade() -> None:
     # Table by table: MySQL commits each, and an interrupted upgrade is run again from its start.
     dialect = op.get_context().dialect.name
+    if not op.get_context().as_sql:
+        _refuse_conversations_of_cubepi()
     if dialect == "sqlite":
         return
     on_mysql = dialect in ("mysql", "mariadb")
@@ -63,6 +65,23 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     raise NotImplementedError("there is nothing before v3")
+
+
+def _refuse_conversations_of_cubepi() -> None:
+    inspector = sa.inspect(op.get_bind())
+    on_sqlite = inspector.has_table("messages") and "message_json" in {
+        column["name"] for column in inspector.get_columns("messages")
+    }
+    on_server = (
+        inspector.has_table("cubepi_threads")
+        and op.get_bind()
+        .execute(sa.select(sa.column("thread_id")).select_from(sa.table("cubepi_threads")).limit(1))
+        .first()
+    )
+    if on_sqlite or on_server:
+        raise NotImplementedError(
+            "cubepi has written conversations here, which this release cannot take over yet: nothing was changed"
+        )
 
 
 def _has_table(name: str) -> bool:

@@ -96,10 +96,11 @@ class MySQLHooks(Hooks):
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
-        name = "concat('threadkeep.', database())"
+        name = "concat('threadkeep.', md5(database()))"  # a lock's name is shorter than a database's may be
         if conn.exec_driver_sql(f"SELECT get_lock({name}, {_UPGRADE_LOCK_SECONDS})").scalar() != 1:
             raise CheckpointerLockTimeoutError("another upgrade of this database is running: try again later")
         try:
             yield
         finally:
-            conn.exec_driver_sql(f"SELECT release_lock({name})")
+            if not conn.invalidated:
+                conn.exec_driver_sql(f"SELECT release_lock({name})")
