@@ -42,7 +42,7 @@ def run_pytest(folder: Path, tests: str, environment: dict[str, str]) -> str:
     file = folder / "test_inner.py"
     file.write_text(tests)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("THREADKEEP", "DOCKER"))}
-    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rA", str(file)]
+    words = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n", "0", "-rA", str(file)]
     return subprocess.run(
         [*words, "-c", str(TESTS.parent / "pyproject.toml")],
         env={

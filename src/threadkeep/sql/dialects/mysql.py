@@ -96,7 +96,7 @@ class MySQLHooks(Hooks):
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
-        name = "concat('threadkeep.', md5(database()))"  # a lock's name is shorter than a database's may be
+        name = "concat('threadkeep.', left(sha2(database(), 256), 32))"  # a lock's name is shorter than a database's may be
         if conn.exec_driver_sql(f"SELECT get_lock({name}, {_UPGRADE_LOCK_SECONDS})").scalar() != 1:
             raise CheckpointerLockTimeoutError("another upgrade of this database is running: try again later")
         try:
