@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import Discriminator, TypeAdapter, ValidationError
+from pydantic import BaseModel, Discriminator, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json
 
@@ -29,9 +30,9 @@ DEFAULT_MAX_VALUE_BYTES = 7 * 1024 * 1024
 _CHUNK = 1_000
 """Rows decoded at once: one large join would hold the data five times over, chunks hold it less than three times."""
 
-_MIRROR_BYTES = 64 * 1024
+_MIRROR_BYTES = 32 * 1024
 _MIRROR_DEPTH = 30
-"""MariaDB's JSON ends at depth 32. The mirror is for queries; a thread is read from its payloads."""
+"""MySQL's JSON takes keys of 64 KiB, MariaDB's ends at depth 32. Nothing is ever read back from the mirror."""
 
 _ROLE_LENGTH = 32
 
@@ -90,10 +91,13 @@ class Codec:
                 f"messages[{start + int(index)}]{path}",
                 f"this is not what message_type describes and could not be loaded again: {first['msg']}",
             ) from None
-        for index, (message, row, again) in enumerate(zip(messages, rows, decoded, strict=True), start):
-            # Equal, or at least the same JSON: a model in a free-form field is not equal to the dict it comes back as.
-            if again != message and _dump(self._message, again, "message") != row.payload:
+        for index, (message, again) in enumerate(zip(messages, decoded, strict=True), start):
+            if again != message and self._plain(again) != self._plain(message):
                 raise UnstorableValueError(f"messages[{index}]", "it would come back as something else")
+
+    def _plain(self, message: Any) -> Any:
+        """Without models: one in a free-form field is not equal to the dict it comes back as."""
+        return self._message.dump_python(message, warnings="none", round_trip=True)
 
     def decode_messages(self, thread_id: str, rows: Sequence[StoredMessage]) -> list[Any]:
         """The messages of these rows, in their order. One that does not decode raises CheckpointCorruptionError."""
@@ -157,7 +161,11 @@ class Codec:
     def encode_answer(self, answer: Any) -> str:
         """The JSON text of an answer. A pydantic model is stored as the JSON it dumps to."""
         json_values.checked(answer, "answer", otherwise=check_model)
-        return within(json_values.encode(answer), "answer", self.max_value_bytes)
+        try:
+            text = json_values.encode(answer)
+        except (PydanticSerializationError, UnicodeError) as error:
+            raise UnstorableValueError("answer", f"pydantic cannot encode it: {_first_line(error)}") from error
+        return within(text, "answer", self.max_value_bytes)
 
     def decode_answer(self, thread_id: str, run_id: str, question_id: str, text: str) -> Any:
         """The answer that was encoded."""
@@ -171,6 +179,10 @@ class Codec:
 
 def _told_apart_by_role(message_type: Any) -> Any:
     """The same type, as a union discriminated by role where it allows that: several times faster to load."""
+    members = get_args(message_type) if get_origin(message_type) in (Union, UnionType) else ()
+    # Models always write their role; a TypedDict may leave it out.
+    if not members or not all(isinstance(member, type) and issubclass(member, BaseModel) for member in members):
+        return message_type
     by_role = Annotated[message_type, Discriminator("role")]
     try:
         TypeAdapter(by_role)
@@ -197,7 +209,7 @@ def _check_of(annotation: Any) -> Callable[[Any], None]:
     return partial(check_typed, free=free_keys(annotation))
 
 
-def _dump(adapter: TypeAdapter[Any], value: Any, name: str, check: Callable[[Any], None] = lambda value: None) -> bytes:
+def _dump(adapter: TypeAdapter[Any], value: Any, name: str, check: Callable[[Any], None]) -> bytes:
     try:
         check(value)
         # By the fields' own names, which no alias can make unreadable. What the type does not describe is refused by
@@ -205,7 +217,9 @@ def _dump(adapter: TypeAdapter[Any], value: Any, name: str, check: Callable[[Any
         return adapter.dump_json(value, by_alias=False, warnings="none", round_trip=True)
     except Unstorable as trouble:
         raise trouble.located(name) from None
-    except (PydanticSerializationError, UnicodeEncodeError) as error:
+    except RecursionError:
+        raise UnstorableValueError(name, "it is nested too deep") from None
+    except (PydanticSerializationError, UnicodeError) as error:
         raise UnstorableValueError(name, f"pydantic cannot encode it: {_first_line(error)}") from error
 
 
@@ -224,10 +238,15 @@ def _role_mirror(role: Any) -> str:
 
 def _metadata_mirror(metadata: Any) -> dict[str, Any]:
     """A copy for the queryable column, or nothing where some server would refuse it."""
-    if not metadata or type(metadata) is not dict or not _can_be_mirrored(metadata, _MIRROR_DEPTH):
+    if not metadata:
         return {}
-    text = json_values.encode(metadata)
-    return json_values.decode(text) if len(text) <= _MIRROR_BYTES else {}
+    try:
+        text = json_values.encode(metadata)
+    except (PydanticSerializationError, UnicodeError):
+        return {}
+    mirror = json_values.decode(text)
+    fits = len(text.encode()) <= _MIRROR_BYTES and isinstance(mirror, dict) and _can_be_mirrored(mirror, _MIRROR_DEPTH)
+    return mirror if fits else {}
 
 
 def _can_be_mirrored(value: Any, depth: int) -> bool:

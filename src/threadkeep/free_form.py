@@ -6,21 +6,25 @@ or a recursive JSON alias is free-form: whatever it holds must be exactly JSON, 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Annotated, Any, ForwardRef, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ForwardRef, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
 from threadkeep.json_values import Unstorable, check_float, check_int, check_json, check_text, refuse_kind
 
-_BARE_CONTAINERS = (dict, list, tuple, set, frozenset)
+_BARE_CONTAINERS = (dict, list, Mapping, MutableMapping, Sequence, MutableSequence, Collection, Iterable)
 
 
 def is_free_form(annotation: Any, _open_aliases: frozenset[int] = frozenset()) -> bool:
     """Whether values of this annotation may hold anything, at some depth."""
-    if annotation is Any or annotation is object or annotation in _BARE_CONTAINERS:
+    arguments = get_args(annotation)
+    if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
+        return True
+    if not arguments and (get_origin(annotation) or annotation) in _BARE_CONTAINERS:
         return True
     # An alias that comes back to itself, by its object or by its name, describes JSON-like data of any shape.
     if isinstance(annotation, (str, ForwardRef)):
@@ -29,7 +33,6 @@ def is_free_form(annotation: Any, _open_aliases: frozenset[int] = frozenset()) -
         if id(annotation) in _open_aliases:
             return True
         return is_free_form(annotation.__value__, _open_aliases | {id(annotation)})
-    arguments = get_args(annotation)
     if get_origin(annotation) is Annotated:
         arguments = arguments[:1]
     return any(is_free_form(argument, _open_aliases) for argument in arguments)
@@ -71,46 +74,55 @@ def check_typed(value: Any, free: frozenset[str] = frozenset()) -> None:
     elif isinstance(value, BaseModel):
         check_model(value)
     elif is_dataclass(kind) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        _check_fields(value, _free_fields(kind))
+        _check_fields(value, depth=1)
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_field(key, item, free=key in free, free_keys=free)
+            _check_field(key, item, _Field(free=key in free, free_keys=free), depth=1)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for index, item in enumerate(value):
-            _check_field(index, item, free=False, free_keys=free)
+            _check_field(index, item, _Field(free=False, free_keys=free), depth=1)
 
 
-def check_model(value: Any) -> None:
+def check_model(value: Any, depth: int = 0) -> None:
     """Check a pydantic model, its extra fields included. Anything else is refused."""
     if not isinstance(value, BaseModel):
         refuse_kind(value)
-    _check_fields(value, _free_fields(type(value)))
+    _check_fields(value, depth + 1)
     for name, item in (value.model_extra or {}).items():
-        _check_field(name, item, free=True)
+        _check_field(name, item, _Field(free=True), depth + 1)
 
 
-def _check_fields(value: Any, fields: dict[str, bool]) -> None:
-    for name, free in fields.items():
-        item = getattr(value, name, None)
-        if item is not None:
-            _check_field(name, item, free=free)
+class _Field(NamedTuple):
+    """What the annotation of a field says."""
 
-
-def _check_field(step: str | int, item: Any, *, free: bool, free_keys: frozenset[str] = frozenset()) -> None:
-    try:
-        if free:
-            # A model is welcome where the annotation takes one: pydantic stores it as the JSON it dumps to.
-            check_json(item, otherwise=check_model)
-        else:
-            check_typed(item, free_keys)
-    except Unstorable as trouble:
-        raise trouble.under(step) from None
+    free: bool
+    free_keys: frozenset[str] = frozenset()
 
 
 @cache
-def _free_fields(kind: type[Any]) -> dict[str, bool]:
-    """Each field of a model, dataclass or NamedTuple, and whether it is free-form."""
+def _fields_of(kind: Any) -> dict[str, _Field]:
+    """The fields of a model, or of whatever declares its own: a dataclass, a NamedTuple."""
     if issubclass(kind, BaseModel):
-        return {name: is_free_form(field.annotation) for name, field in kind.model_fields.items()}
-    # A dataclass or a NamedTuple: whatever it declares.
-    return {name: is_free_form(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+        annotations = {name: field.annotation for name, field in kind.model_fields.items()}
+    else:
+        annotations = get_type_hints(kind, include_extras=True)
+    return {name: _Field(is_free_form(hint), free_keys(hint)) for name, hint in annotations.items()}
+
+
+def _check_fields(value: Any, depth: int) -> None:
+    kind: Any = type(value)
+    for name, field in _fields_of(kind).items():
+        item = getattr(value, name, None)
+        if item is not None:
+            _check_field(name, item, field, depth)
+
+
+def _check_field(step: str | int, item: Any, field: _Field, depth: int) -> None:
+    try:
+        if field.free:
+            # A model is welcome where the annotation takes one: pydantic stores it as the JSON it dumps to.
+            check_json(item, depth, otherwise=check_model)
+        else:
+            check_typed(item, field.free_keys)
+    except Unstorable as trouble:
+        raise trouble.under(step) from None

@@ -13,7 +13,8 @@ MAX_ID_BYTES = 255
 def check_id(name: str, value: Any) -> str:
     """Return the id as a plain `str`, or raise InvalidIdError naming the argument."""
     if not isinstance(value, str):
-        raise InvalidIdError(name, value, f"it is a {type(value).__name__}, not a str")
+        # Its text and not the thing itself, which may neither print nor pickle.
+        raise InvalidIdError(name, shown(value), f"it is a {type(value).__name__}, not a str")
     # A driver may look at the exact type, so a subclass (an enum, say) is stored as the text it holds.
     text = value if type(value) is str else str.__str__(value)
     reason = _objection(text)
@@ -25,6 +26,14 @@ def check_id(name: str, value: Any) -> str:
 def check_optional_id(name: str, value: Any) -> str | None:
     """Like `check_id`, but None stays None."""
     return None if value is None else check_id(name, value)
+
+
+def shown(value: Any) -> str:
+    """A value as text, for an error: never long, and never an error itself."""
+    try:
+        return repr(value)[:100]
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def _objection(text: str) -> str | None:

@@ -43,7 +43,7 @@ class Unstorable(Exception):
         return UnstorableValueError(path, self.reason)
 
 
-def check_json(value: Any, depth: int = 1, *, otherwise: Callable[[Any], None] | None = None) -> None:
+def check_json(value: Any, depth: int = 1, *, otherwise: Callable[[Any, int], None] | None = None) -> None:
     """Raise Unstorable unless the value is JSON that every backend gives back unchanged.
 
     `otherwise` may take what is no JSON, and refuse it in its turn.
@@ -60,7 +60,7 @@ def check_json(value: Any, depth: int = 1, *, otherwise: Callable[[Any], None] |
             _refuse(f"nested more than {MAX_DEPTH} levels deep")
         for key, item in value.items():
             if type(key) is not str:
-                _refuse(f"has the key {key!r:.50}, a {type(key).__name__}: JSON keys are str")
+                _refuse(f"has a key that is a {type(key).__name__}: JSON keys are str")
             try:
                 check_text(key)
                 check_json(item, depth + 1, otherwise=otherwise)
@@ -75,10 +75,10 @@ def check_json(value: Any, depth: int = 1, *, otherwise: Callable[[Any], None] |
             except Unstorable as trouble:
                 raise trouble.under(index) from None
     elif value is not None and kind is not bool:
-        (otherwise or refuse_kind)(value)
+        (otherwise or refuse_kind)(value, depth)
 
 
-def refuse_kind(value: Any) -> NoReturn:
+def refuse_kind(value: Any, depth: int = 1) -> NoReturn:
     """Refuse a type that JSON does not have."""
     _refuse(
         f"is a {type(value).__name__}, which would not come back as one: use str, int, float, bool, None, list or dict"
@@ -119,7 +119,7 @@ def decode(text: str) -> Any:
     return from_json(text)
 
 
-def checked(value: Any, root: str, *, otherwise: Callable[[Any], None] | None = None) -> Any:
+def checked(value: Any, root: str, *, otherwise: Callable[[Any, int], None] | None = None) -> Any:
     """The value itself, or UnstorableValueError with the path from `root`."""
     try:
         check_json(value, otherwise=otherwise)

@@ -79,9 +79,12 @@ class _Threads:
     def __init__(self, committed: _Threads | None = None) -> None:
         self._committed = committed
         self._own: dict[str, _Thread | None] = {}
+        self.over = False
 
     def get(self, thread_id: str) -> _Thread | None:
         """The thread to read."""
+        if self.over:
+            raise CheckpointerError("the transaction is over")
         if thread_id in self._own or self._committed is None:
             return self._own.get(thread_id)
         return self._committed.get(thread_id)
@@ -332,20 +335,12 @@ class MemoryCheckpointer(CheckpointerMethods):
         """The same methods on one transaction: all of it happens, or nothing. Other writers wait, readers do not."""
         async with self._writing():
             threads = _Threads(self._committed)
-            over = False
-
-            @asynccontextmanager
-            async def writing() -> AsyncIterator[None]:
-                if over:
-                    raise CheckpointerError("the transaction is over")
-                yield
-
-            store = _MemoryStore(threads, self._codec.max_value_bytes, writing)
+            store = _MemoryStore(threads, self._codec.max_value_bytes, _no_waiting)
             try:
                 yield CheckpointerMethods(store, self._codec)
                 threads.commit()
             finally:
-                over = True
+                threads.over = True
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:
@@ -360,3 +355,8 @@ class MemoryCheckpointer(CheckpointerMethods):
             yield
         finally:
             self._lock.release()
+
+
+@asynccontextmanager
+async def _no_waiting() -> AsyncIterator[None]:
+    yield

@@ -118,3 +118,16 @@ async def test_cancelled_wherever_it_waits(backend: Backend, operation: Callable
             await cp.append("source", [said("the next one works")])
         else:
             raise AssertionError("it never ended")
+
+
+async def test_a_transaction_cancelled_while_it_begins_holds_no_lock(backend: Backend) -> None:
+    """After so many turns of the loop, wherever that is: a thread of ours may be beginning at that moment."""
+    async with backend.opened(lock_timeout=2.0) as cp:
+        for turns in range(1, 12):
+            task = asyncio.create_task(in_transaction(cp))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await cp.append("other", [said("not locked out")])
+        assert len((await cp.load("other")).messages) == 11

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from backends import BACKENDS, Backend
 from threadkeep import (
     CheckpointerError,
+    CubepiSchemaUninitialized,
     InvalidIdError,
     MySQLCheckpointer,
     OutcomeUnknownError,
@@ -48,14 +49,14 @@ class Sessions:
         self._looking = looking
         self._locking = locking
         self._own = own
-        self._on_postgresql = looking.dialect.name == "postgresql"
+        self.on_postgresql = looking.dialect.name == "postgresql"
 
     async def ids(self) -> set[int]:
         return set(await self._states()) - self._own
 
     async def _states(self) -> dict[int, str]:
         """Each session, and what it waits for."""
-        if self._on_postgresql:
+        if self.on_postgresql:
             statement = "SELECT pid, wait_event_type FROM pg_stat_activity WHERE datname = current_database()"
             rows = (await self._looking.execute(sa.text(statement))).all()
             return {row.pid: row.wait_event_type or "" for row in rows}
@@ -78,21 +79,28 @@ class Sessions:
             await asyncio.sleep(0.2)
 
     async def kill(self, session: int) -> None:
-        statement = f"SELECT pg_terminate_backend({session})" if self._on_postgresql else f"KILL {session}"
+        statement = f"SELECT pg_terminate_backend({session})" if self.on_postgresql else f"KILL {session}"
         await self._looking.execute(sa.text(statement))
         while session in await self.ids():
             await asyncio.sleep(0.01)
 
     async def lock_messages_whole(self) -> None:
         """So that even a read has to wait."""
-        if self._on_postgresql:
+        await self._lock_whole("cubepi_messages")
+
+    async def lock_pending_whole(self) -> None:
+        """The same for a table that no write before has touched."""
+        await self._lock_whole("cubepi_pending")
+
+    async def _lock_whole(self, table: str) -> None:
+        if self.on_postgresql:
             await self._locking.execute(sa.text("BEGIN"))
-            await self._locking.execute(sa.text("LOCK TABLE cubepi_messages IN ACCESS EXCLUSIVE MODE"))
+            await self._locking.execute(sa.text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
         else:
-            await self._locking.execute(sa.text("LOCK TABLES cubepi_messages WRITE"))
+            await self._locking.execute(sa.text(f"LOCK TABLES {table} WRITE"))
 
     async def unlock(self) -> None:
-        await self._locking.execute(sa.text("COMMIT" if self._on_postgresql else "UNLOCK TABLES"))
+        await self._locking.execute(sa.text("COMMIT" if self.on_postgresql else "UNLOCK TABLES"))
 
 
 @asynccontextmanager
@@ -177,6 +185,37 @@ async def test_a_read_does_not_wait_for_a_writer(backend: Backend) -> None:
             assert await cp.load_pending("thread") is None
             assert (await cp.threads.get("thread")).last_seq == 1
             assert [record.thread_id for record in await cp.threads.list()] == ["thread"]
+
+
+async def test_a_read_that_fails_and_is_caught_does_not_undo_its_transaction(on_server: Backend) -> None:
+    """PostgreSQL would answer the COMMIT of such a transaction with a ROLLBACK, and no error."""
+    async with on_server.opened(lock_timeout=1.0) as cp, sessions_of(on_server) as sessions:
+        async with cp.transaction() as tx:
+            await tx.save_extra("thread", {"paid": True})
+            await sessions.lock_pending_whole()
+            reading = asyncio.create_task(tx.load_pending("thread"))
+            await sessions.waiting_for_a_lock()
+            if sessions.on_postgresql:  # there the wait is bounded by lock_timeout; elsewhere the read just goes on
+                with pytest.raises(CheckpointerError):
+                    await reading
+            await sessions.unlock()
+            if not sessions.on_postgresql:
+                assert await reading is None
+        assert (await cp.load("thread")).extra == {"paid": True}
+
+
+@pytest.mark.parametrize("name", ["postgresql", "mysql", "mariadb"])
+async def test_an_entry_that_fails_closes_what_it_opened(name: str, tmp_path: Path) -> None:
+    """Our own pools. The schema gate comes after the connections are open."""
+    async with BACKENDS[name](tmp_path) as backend, sessions_of(backend) as sessions:
+        assert backend.engine is not None
+        async with backend.engine.begin() as conn:
+            await conn.execute(sa.text("DELETE FROM cubepi_schema_version"))
+        await backend.engine.dispose()
+        with pytest.raises(CubepiSchemaUninitialized):
+            await backend.make(min_pool_size=3).__aenter__()
+        while await sessions.ids():
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("name", ["postgresql", "mysql", "mariadb"])

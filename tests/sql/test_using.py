@@ -137,6 +137,22 @@ async def test_an_old_snapshot_does_not_mislead_a_write(cp: Any, engine: AsyncEn
     assert (await cp.threads.get("thread")).last_seq == 2
 
 
+async def test_a_delete_finds_the_fork_that_was_made_meanwhile(cp: Any, engine: AsyncEngine) -> None:
+    await cp.claim_run("thread", "run")
+    await cp.mark_run_complete("thread", "run")
+    for attempt in range(2):
+        try:
+            async with engine.begin() as conn:
+                await conn.execute(sa.select(tables.threads.c.thread_id))
+                if attempt == 0:
+                    await cp.fork("thread", "fork", after_run_id="run")
+                assert await cp.using(conn).threads.delete("thread")
+            break
+        except TransactionConflictError:
+            assert attempt == 0
+    assert (await cp.threads.get("fork")).parent_thread_id is None
+
+
 async def test_hosts_that_retry_conflicts_get_it_right(cp: Any, engine: AsyncEngine) -> None:
     """Transactions that lock two threads in opposite orders: somebody has to be sent away, and comes again."""
 

@@ -4,9 +4,10 @@
 # It has no aliases that come back to themselves.
 
 import datetime
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pytest
 from pydantic import BaseModel, Field
@@ -32,8 +33,10 @@ class Model(BaseModel):
         object,
         dict,
         list,
-        tuple,
-        set,
+        typing.Dict,  # noqa: UP006 - the old name, which hosts still write
+        Mapping,
+        Sequence,
+        TypeVar("T"),
         dict[str, Any],
         list[Any],
         list[dict[str, list[Any]]],
@@ -63,6 +66,9 @@ def test_whatever_may_hold_anything_is_free_form(annotation: Any) -> None:
         list[str],
         dict[str, int],
         tuple[int, ...],
+        # What they are comes back with them: a tuple read into a field that says tuple is one again.
+        tuple,
+        set,
         str | None,
         Literal["dict", "Any"],
         Annotated[str, Any],

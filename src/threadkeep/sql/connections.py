@@ -42,7 +42,10 @@ class EngineConnections:
         try:
             async with AsyncExitStack() as opened:
                 connecting = (opened.enter_async_context(self.engine.connect()) for _ in range(self._open_first))
-                await asyncio.gather(*connecting)
+                # All of them, also when one fails: those that were opened must be closed again.
+                for failure in await asyncio.gather(*connecting, return_exceptions=True):
+                    if isinstance(failure, BaseException):
+                        raise failure
         except BaseException:
             await self.close()
             raise

@@ -116,7 +116,12 @@ class Database:
             try:
                 async with AsyncExitStack() as this_attempt:
                     run = await this_attempt.enter_async_context(self.connections.hold())
-                    await _cancellable(run(lambda conn: begin_or_stale(conn, transactions)))
+                    try:
+                        await _cancellable(run(lambda conn: begin_or_stale(conn, transactions)))
+                    except asyncio.CancelledError:
+                        # A thread that is beginning goes on with it: what it has begun must end before it is idle.
+                        await asyncio.shield(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
+                        raise
                     stack.push_async_exit(this_attempt.pop_all())
                     return run
             except StaleConnectionError as error:
@@ -137,7 +142,7 @@ class Joined:
         self._of_host = of_host
         self._hooks = hooks
         self._over: str | None = None
-        self._conflict = False
+        self._lost: type[CheckpointerError] = CheckpointerError
         self._turn = asyncio.Lock()
 
     def end(self, reason: str) -> None:
@@ -146,13 +151,13 @@ class Joined:
 
     def refuse_if_over(self) -> None:
         """Raise if the transaction is over, and say so again if the server has ended it."""
-        if self._conflict:
-            raise TransactionConflictError(self._over)
         if self._over:
-            raise CheckpointerError(self._over)
+            raise self._lost(self._over)
 
     async def read(self, work: Work[T]) -> T:
         """Read what this transaction sees."""
+        if self._hooks.error_aborts:
+            return await self._attempt(lambda conn: in_savepoint(conn, work))
         return await self._attempt(work)
 
     async def write(self, work: Work[T]) -> T:
@@ -168,7 +173,7 @@ class Joined:
     def _end_if_lost(self, error: Exception) -> None:
         # MySQL would begin a new transaction without a word, and half of the work would be in it.
         if isinstance(error, (TransactionConflictError, OutcomeUnknownError)):
-            self._conflict = isinstance(error, TransactionConflictError)
+            self._lost = type(error)
             self.end(str(error))
 
     async def _attempt(self, work: Work[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,11 +35,10 @@ def postgresql_engine(dsn: str, **options: Any) -> AsyncEngine:
     rest = _after_scheme(dsn, Backend.POSTGRESQL)
 
     async def open_connection() -> Any:
-        try:
+        with suppress(ValueError):
             return await asyncpg.connect(f"postgresql://{rest}")
-        except ValueError:
-            # The driver's words may hold a piece of the password.
-            raise _unreadable("postgresql://user:password@host:5432/database") from None
+        # Not from the driver's error, not even as its context: its words may hold a piece of the password.
+        raise _unreadable("postgresql://user:password@host:5432/database")
 
     return create_async_engine("postgresql+asyncpg://", async_creator=open_connection, hide_parameters=True, **options)
 

@@ -30,7 +30,8 @@ def check_schema(conn: sa.Connection, hooks: Hooks) -> int:
         raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, f"cubepi wrote this database: {_UPGRADE}")
     if actual < SCHEMA_VERSION:
         raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, _UPGRADE)
-    if actual > SCHEMA_VERSION and as_numbers(row["oldest_library"]) > as_numbers(__version__):
+    oldest = as_numbers(row["oldest_library"])
+    if actual > SCHEMA_VERSION and (not oldest or oldest > as_numbers(__version__)):
         raise CubepiSchemaMismatch(
             SCHEMA_VERSION,
             actual,

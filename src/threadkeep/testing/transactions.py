@@ -116,11 +116,13 @@ class TransactionsContract:
             pass
         assert await checkpointer.threads.list() == []
 
-    async def test_after_its_end_it_refuses_writes(self, checkpointer: Any) -> None:
+    async def test_after_its_end_it_refuses_everything(self, checkpointer: Any) -> None:
         async with checkpointer.transaction() as tx:
             await tx.append("thread", [said("1")])
         with pytest.raises(CheckpointerError, match="over"):
             await tx.append("thread", [said("2")])
+        with pytest.raises(CheckpointerError, match="over"):
+            await tx.load("thread")
         assert texts((await checkpointer.load("thread")).messages) == ["1"]
 
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
+from typing_extensions import TypedDict
 
 from threadkeep.errors import RunAlreadyCompletedError, UnstorableValueError
 from threadkeep.testing.samples import said
@@ -38,6 +39,20 @@ class Note:
     text: str
     tags: frozenset[int]
     run_id: str | None = None
+
+
+class Loose(TypedDict, total=False):
+    """A message that is a dict of certain keys."""
+
+    role: Literal["a"]
+    text: str
+    anything: Any
+
+
+class Secretive(BaseModel):
+    """A message that does not tell all."""
+
+    password: SecretStr
 
 
 class Approval(BaseModel):
@@ -102,6 +117,21 @@ class TypesContract:
             with pytest.raises(UnstorableValueError) as caught:
                 await checkpointer.append("thread", [MACHINE.model_copy(update={"notes": {"n": (1,)}})])
             assert caught.value.path == "messages[0].notes.n"
+
+    async def test_a_typed_dict_may_leave_its_role_out(self, make_checkpointer: Any) -> None:
+        async with make_checkpointer(message_type=Loose) as checkpointer:
+            await checkpointer.append("thread", [{"text": "x"}, {"role": "a", "anything": [1]}])
+            assert (await checkpointer.load("thread")).messages == [{"text": "x"}, {"role": "a", "anything": [1]}]
+            with pytest.raises(UnstorableValueError) as caught:
+                await checkpointer.append("thread", [{"anything": {"t": (1, 2)}}])
+            assert caught.value.path == "messages[0].anything.t"
+
+    async def test_what_would_come_back_as_something_else_is_refused(self, make_checkpointer: Any) -> None:
+        async with make_checkpointer(message_type=Secretive) as checkpointer:
+            with pytest.raises(UnstorableValueError) as caught:
+                await checkpointer.append("thread", [Secretive(password=SecretStr("hidden when it is dumped"))])
+            assert caught.value.path == "messages[0]"
+            assert await checkpointer.load("thread") is None
 
     async def test_a_message_of_another_class_is_refused(self, make_checkpointer: Any) -> None:
         async with make_checkpointer(message_type=Human | Machine) as checkpointer:

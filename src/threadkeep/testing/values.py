@@ -172,6 +172,17 @@ class ValuesContract:
         assert caught.value.path == "extra"
         assert await checkpointer.load("thread") is None
 
+    async def test_metadata_that_a_server_could_not_index_comes_back_too(self, checkpointer: Any) -> None:
+        odd: list[dict[str, Any]] = [
+            {"model": TextContent(text="NUL \0 inside")},
+            {"é" * 40_000: "a key of 80 kB"},
+            {"deep": nested(60)},
+            {"big": 10**400},
+        ]
+        await checkpointer.append("thread", [said("x", **metadata) for metadata in odd])
+        loaded = [message.metadata for message in (await checkpointer.load("thread")).messages]
+        assert loaded == [{"model": {"type": "text", "text": "NUL \0 inside"}}, *odd[1:]]
+
     async def test_nesting_up_to_the_limit_comes_back(self, checkpointer: Any) -> None:
         await checkpointer.save_extra("thread", {"deep": nested(99)})
         await checkpointer.append("thread", [said("x", deep=nested(99))])
@@ -229,6 +240,15 @@ class LimitsContract:
         text = '"' * (7 * 1024 * 1024 // 2 - 200)
         await checkpointer.append("thread", [said(text)])
         assert texts((await checkpointer.load("thread")).messages) == [text]
+
+    async def test_answers_and_requests_may_be_as_large(self, checkpointer: Any) -> None:
+        answer = "'" * (7 * 1024 * 1024 - 100)
+        await checkpointer.save_hitl_answer("thread", "q", answer)
+        await checkpointer.save_hitl_answer("thread", "q", answer)
+        assert await checkpointer.load_hitl_answer("thread", "q") == answer
+        request = asking(prompt="\n" * (7 * 1024 * 1024 // 2 - 200))
+        await checkpointer.save_pending_request("thread", request)
+        assert await checkpointer.load_pending_request("thread") == request
 
     async def test_more_is_refused_before_anything_is_written(self, checkpointer: Any) -> None:
         text = "x" * (7 * 1024 * 1024)

@@ -3,6 +3,8 @@
 A database in which cubepi has written conversations is refused: its payloads cannot be read yet.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql, postgresql
@@ -72,12 +74,8 @@ def _refuse_conversations_of_cubepi() -> None:
     on_sqlite = inspector.has_table("messages") and "message_json" in {
         column["name"] for column in inspector.get_columns("messages")
     }
-    on_server = (
-        inspector.has_table("cubepi_threads")
-        and op.get_bind()
-        .execute(sa.select(sa.column("thread_id")).select_from(sa.table("cubepi_threads")).limit(1))
-        .first()
-    )
+    any_thread: sa.Select[Any] = sa.select(sa.column("thread_id")).select_from(sa.table("cubepi_threads")).limit(1)
+    on_server = inspector.has_table("cubepi_threads") and op.get_bind().execute(any_thread).first() is not None
     if on_sqlite or on_server:
         raise NotImplementedError(
             "cubepi has written conversations here, which this release cannot take over yet: nothing was changed"

@@ -33,9 +33,8 @@ class Failure(Enum):
     OTHER = auto()
 
 
-@cache
-def _touch(*columns: sa.Column[Any]) -> Any:
-    statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
+def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
+    statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(values)
     return statement.returning(threads.c.thread_id, *columns)
 
 
@@ -50,6 +49,9 @@ class Hooks:
 
     interruptible = True
     """Whether a driver's call can be cancelled half way without leaving its connection and its locks behind."""
+
+    error_aborts = False
+    """Whether a statement that fails takes the whole transaction with it, so that even a read needs a savepoint."""
 
     # ---- transactions ----------------------------------------------------------------------------------------
 
@@ -84,7 +86,16 @@ class Hooks:
 
     def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
-        return conn.execute(_touch(*columns), {"thread": thread_id, "now": now}).one_or_none()
+        statement = _lock({"updated_at": NOW}, *columns)
+        return conn.execute(statement, {"thread": thread_id, "now": now}).one_or_none()
+
+    def lock_unchanged(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any | None:
+        """The same, but the row keeps its values.
+
+        It is written all the same: a transaction with an older snapshot shall learn that something happened here.
+        """
+        statement = _lock({"last_seq": threads.c.last_seq}, *columns)
+        return conn.execute(statement, {"thread": thread_id}).one_or_none()
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
@@ -113,9 +124,10 @@ class Hooks:
 
     def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
         """Insert the row, or replace the one that has its key."""
+        statement = self.insert(table).values(row)
+        changes = {name: statement.excluded[name] for name in row if not table.c[name].primary_key}
         keys = list(table.primary_key.columns)
-        changes = {name: value for name, value in row.items() if not table.c[name].primary_key}
-        conn.execute(self.insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changes))
+        conn.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes))
 
     # ---- errors ----------------------------------------------------------------------------------------------
 

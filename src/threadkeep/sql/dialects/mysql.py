@@ -62,6 +62,10 @@ class MySQLHooks(Hooks):
             return None
         return self._read_locked(conn, thread_id, *columns)
 
+    def lock_unchanged(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any | None:
+        statement = sa.select(threads.c.thread_id, *columns).where(threads.c.thread_id == thread_id)
+        return conn.execute(statement.with_for_update()).one_or_none()
+
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         last_seq: int = conn.execute(_UPSERT, {"thread": thread_id, "count": count, "now": now}).lastrowid
         return last_seq
@@ -83,8 +87,10 @@ class MySQLHooks(Hooks):
         return True
 
     def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
-        changes = {name: value for name, value in row.items() if not table.c[name].primary_key}
-        conn.execute(self.insert(table).values(row).on_duplicate_key_update(changes))
+        statement = self.insert(table).values(row)
+        # Named, not bound again: a value that travels twice would not fit where it fits once.
+        changes = {name: statement.inserted[name] for name in row if not table.c[name].primary_key}
+        conn.execute(statement.on_duplicate_key_update(changes))
 
     def code(self, error: DBAPIError) -> Any:
         return error.orig.args[0] if error.orig and error.orig.args else None
@@ -96,7 +102,8 @@ class MySQLHooks(Hooks):
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
-        name = "concat('threadkeep.', left(sha2(database(), 256), 32))"  # a lock's name is shorter than a database's may be
+        # By a hash: a lock's name must be shorter than a database's may be.
+        name = "concat('threadkeep.', left(sha2(database(), 256), 32))"
         if conn.exec_driver_sql(f"SELECT get_lock({name}, {_UPGRADE_LOCK_SECONDS})").scalar() != 1:
             raise CheckpointerLockTimeoutError("another upgrade of this database is running: try again later")
         try:

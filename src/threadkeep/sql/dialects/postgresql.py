@@ -22,6 +22,7 @@ class PostgreSQLHooks(Hooks):
     """Everything is the default, but for lock timeouts and error codes."""
 
     insert = staticmethod(postgresql.insert)
+    error_aborts = True
     failures: ClassVar = {
         "55P03": Failure.LOCK_TIMEOUT,
         "40001": Failure.CONFLICT,

@@ -29,8 +29,6 @@ class SQLiteHooks(Hooks):
         # The transaction has read what somebody else has changed since: no waiting makes it writable.
         sqlite3.SQLITE_BUSY_SNAPSHOT: Failure.CONFLICT,
         sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Failure.DUPLICATE,
-        # The code for any error in a statement. Ours are fixed, so what is wrong is the schema.
-        sqlite3.SQLITE_ERROR: Failure.MISSING_TABLE,
     }
 
     # A statement that was cancelled half way keeps its closed connection, and the lock, until it is collected.
@@ -74,6 +72,12 @@ class SQLiteHooks(Hooks):
             # A plain BEGIN has run. This takes the write lock before anything is read, and there is no table yet.
             conn.exec_driver_sql("PRAGMA incremental_vacuum(1)")
         yield
+
+    def classify(self, error: DBAPIError) -> Failure:
+        # The only one told by its text: SQLite has one code for every error in a statement.
+        if self.code(error) == sqlite3.SQLITE_ERROR and str(error.orig).startswith("no such table"):
+            return Failure.MISSING_TABLE
+        return super().classify(error)
 
     def code(self, error: DBAPIError) -> Any:
         return getattr(error.orig, "sqlite_errorcode", None)

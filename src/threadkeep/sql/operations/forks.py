@@ -38,7 +38,6 @@ _SNAPSHOT = sa.union_all(
     sa.select(messages.c.seq, messages.c.format, messages.c.payload).where(_in_slice(_CUTOFF_NOW)),
 )
 
-_SOURCE = sa.select(threads.c.extra).where(threads.c.thread_id == THREAD).with_for_update()
 _EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
 _LAST_COPIED = (
     sa.select(messages.c.seq)
@@ -94,7 +93,7 @@ def fork(
 ) -> None:
     """Copy the slice, its runs and the source's extra into a new thread."""
     # Source before target, and a target that is there is not waited for: two opposite forks would deadlock.
-    thread = conn.execute(_SOURCE, {"thread": source}).one_or_none()
+    thread = hooks.lock_unchanged(conn, source, threads.c.extra)
     if thread is None:
         raise ThreadNotFoundError(source)
     if conn.execute(_EXISTS, {"thread": target}).first():
