@@ -13,6 +13,7 @@ from threadkeep import (
     CheckpointerError,
     MySQLCheckpointer,
     PostgresCheckpointer,
+    RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     SQLiteCheckpointer,
     TextContent,
@@ -135,6 +136,18 @@ async def test_an_old_snapshot_does_not_mislead_a_write(cp: Any, engine: AsyncEn
             assert attempt == 0
     assert await texts(cp) == ["theirs", "mine"]
     assert (await cp.threads.get("thread")).last_seq == 2
+
+
+async def test_an_old_snapshot_does_not_grant_a_second_claim(cp: Any, engine: AsyncEngine) -> None:
+    await cp.save_extra("thread", {})
+    async with engine.connect() as conn:
+        await conn.execute(sa.select(tables.runs.c.run_id))
+        await conn.execute(sa.select(tables.threads.c.last_seq))
+        await cp.claim_run("thread", "run")
+        with pytest.raises((RunAlreadyClaimedError, TransactionConflictError)):
+            await cp.using(conn).claim_run("thread", "run")
+        await conn.rollback()
+    assert [run.run_id for run in await cp.runs.list("thread")] == ["run"]
 
 
 async def test_a_delete_finds_the_fork_that_was_made_meanwhile(cp: Any, engine: AsyncEngine) -> None:
