@@ -187,6 +187,18 @@ class SideBySide(RuleBasedStateMachine):
     def fork(self, source: str, new: str, run_id: str, metadata: dict[str, Any] | None) -> None:
         self.both(lambda cp: cp.fork(source, new, after_run_id=run_id, metadata=metadata))
 
+    @rule(question_id=QUESTIONS, answer=JSON, run_id=MAYBE_RUNS)
+    def answer(self, question_id: str, answer: Any, run_id: str | None) -> None:
+        self.both(lambda cp: cp.save_hitl_answer("a", question_id, answer, run_id=run_id))
+
+    @rule(question_ids=st.none() | st.lists(QUESTIONS, max_size=2), run_id=MAYBE_RUNS)
+    def forget_answers(self, question_ids: list[str] | None, run_id: str | None) -> None:
+        self.both(lambda cp: cp.clear_hitl_answers("a", question_ids, run_id=run_id))
+
+    @rule(thread_id=THREADS)
+    def delete(self, thread_id: str) -> None:
+        self.both(lambda cp: cp.threads.delete(thread_id))
+
     @rule(read=READS)
     def read(self, read: tuple[str, Step]) -> None:
         self.both(read[1])
