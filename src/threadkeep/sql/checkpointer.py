@@ -122,7 +122,9 @@ class SQLCheckpointer(CheckpointerMethods):
 
     def _require_own_dialect(self, host: AsyncEngine | AsyncConnection) -> None:
         if dialects.hooks_of(host.dialect) is not self._hooks:
-            raise ValueError(f"{type(self).__name__} is not for {host.dialect.name}: see open_checkpointer")
+            raise ValueError(
+                f"{type(self).__name__} is not for this database: open_checkpointer picks the class by URL"
+            )
 
     def _store_on(self, joined: Joined) -> SQLStore:
         return SQLStore(joined, self._hooks, self._codec.max_value_bytes)
