@@ -57,7 +57,10 @@ class _WithZone(sa.types.TypeDecorator[datetime]):
         return None if value is None else _in_utc(value)
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        return None if value is None else value.astimezone(UTC)
+        if value is None:
+            return None
+        # asyncpg takes the last of all times for infinity, and gives that back without a zone.
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 class _WithoutZone(sa.types.TypeDecorator[datetime]):
