@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from backends import Backend
+from backends import BACKENDS, Backend
+from servers import SERVERS
 from threadkeep import (
     CheckpointerError,
     MySQLCheckpointer,
@@ -164,6 +165,32 @@ async def test_a_delete_finds_the_fork_that_was_made_meanwhile(cp: Any, engine: 
         except TransactionConflictError:
             assert attempt == 0
     assert (await cp.threads.get("fork")).parent_thread_id is None
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name.startswith(SERVERS)], indirect=True)
+async def test_of_two_that_wait_for_each_other_one_is_told_to_begin_again(cp: Any, engine: AsyncEngine) -> None:
+    """On servers: SQLite has one lock for all, so nobody can wait for two. Its conflict is the old snapshot, above."""
+    await cp.append("left", [said("0")])
+    await cp.append("right", [said("0")])
+    async with engine.connect() as one, engine.connect() as other:
+        tx_one, tx_other = cp.using(one), cp.using(other)
+        await tx_one.append("left", [said("1")])
+        await tx_other.append("right", [said("2")])
+
+        async def cross(conn: AsyncConnection, tx: Any, thread_id: str, text: str) -> str | None:
+            try:
+                await tx.append(thread_id, [said(text)])
+            except TransactionConflictError:
+                with pytest.raises(TransactionConflictError):
+                    await tx.append(thread_id, [said("must not begin a transaction of its own")])
+                await conn.rollback()  # lets the other one go on
+                return None
+            await conn.commit()
+            return text
+
+        crossing = (cross(one, tx_one, "right", "1"), cross(other, tx_other, "left", "2"))
+        (winner,) = [text for text in await asyncio.gather(*crossing) if text]
+    assert await texts(cp, "left") == await texts(cp, "right") == ["0", winner]
 
 
 async def test_hosts_that_retry_conflicts_get_it_right(cp: Any, engine: AsyncEngine) -> None:
