@@ -65,11 +65,6 @@ def list_runs(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[RunReco
 
 def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str]) -> Iterator[str]:
     """Those of these runs that are complete."""
-    if len(run_ids) == 1:  # the usual case, spared an IN that is rendered anew at every call
-        run = _find(conn, thread_id, run_ids[0])
-        if run is not None and run.completed_at is not None:
-            yield run.run_id
-        return
     for chunk in chunks(run_ids):
         yield from conn.execute(_COMPLETED_AMONG, {"thread": thread_id, "runs": chunk}).scalars()
 
