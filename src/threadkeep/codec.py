@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+import msgpack
 from pydantic import BaseModel, Discriminator, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError, from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from threadkeep import json_values, rules
 from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
@@ -17,13 +19,10 @@ from threadkeep.free_form import check_model, check_typed, free_keys, is_free_fo
 from threadkeep.ids import check_optional_id
 from threadkeep.json_values import Unstorable
 from threadkeep.messages import HitlRequest, Message
-from threadkeep.records import MessageRow, StoredMessage
+from threadkeep.records import FORMAT_JSON, FORMAT_MSGPACK, MessageRow, StoredMessage
 from threadkeep.rules import within
 
 T = TypeVar("T")
-
-FORMAT_JSON = 1
-"""One message, one JSON document in UTF-8."""
 
 DEFAULT_MAX_VALUE_BYTES = 7 * 1024 * 1024
 
@@ -112,22 +111,31 @@ class Codec:
         return messages
 
     def _decode_chunk(self, rows: Sequence[StoredMessage]) -> list[Any]:
-        if any(row.format != FORMAT_JSON for row in rows):
-            raise ValueError("not all of these are JSON")
-        decoded = self._validate(_joined([row.payload for row in rows]))
+        decoded = self._validate(_joined([_json_of(row) for row in rows]))
         if len(decoded) != len(rows):
             raise ValueError("a payload holds more or less than one message")
         return decoded
 
     def _decode_message(self, thread_id: str, row: StoredMessage) -> Any:
         try:
-            if row.format != FORMAT_JSON:
-                raise ValueError(f"its format is {row.format}, which this release cannot read")
-            (message,) = self._validate(_joined([row.payload]))
-            return message
+            return self._decode_leniently(_json_of(row))
         except ValueError as error:
             key = {"thread_id": thread_id, "seq": row.seq}
             raise CheckpointCorruptionError("cubepi_messages", key, _first_line(error)) from error
+
+    def _decode_leniently(self, payload: bytes) -> Any:
+        """For one row: cubepi's SQLite files may hold what Python's own json module writes and pydantic's refuses."""
+        try:
+            (message,) = self._validate(_joined([payload]))
+        except ValueError:
+            try:
+                plain = json.loads(payload.decode())
+            except (ValueError, RecursionError):
+                plain = None
+            if plain is None:
+                raise
+            (message,) = self._messages.validate_python([plain], by_alias=False, by_name=True)
+        return message
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -221,6 +229,22 @@ def _dump(adapter: TypeAdapter[Any], value: Any, name: str, check: Callable[[Any
         raise UnstorableValueError(name, "it is nested too deep") from None
     except (PydanticSerializationError, UnicodeError) as error:
         raise UnstorableValueError(name, f"pydantic cannot encode it: {_first_line(error)}") from error
+
+
+def _json_of(row: StoredMessage) -> bytes:
+    """The row's message as JSON, however it is stored."""
+    if row.format == FORMAT_JSON:
+        return row.payload
+    if row.format != FORMAT_MSGPACK:
+        raise ValueError(f"its format is {row.format}, which this release cannot read")
+    message = msgpack.unpackb(row.payload)
+    if not isinstance(message, dict):
+        raise ValueError("it is not an object")
+    if row.mirror is not None:
+        message["metadata"] = row.mirror.metadata
+        if row.mirror.run_id is not None:
+            message["run_id"] = row.mirror.run_id
+    return to_json(message)
 
 
 def _joined(payloads: list[bytes]) -> bytes:

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+FORMAT_MSGPACK = 0
+"""A message that cubepi wrote on a server. It stays as it is, and readable."""
+FORMAT_JSON = 1
+"""One message, one JSON document in UTF-8."""
+
 
 class MessageRow(NamedTuple):
     """A message, encoded and ready for a store. `metadata` and `role` mirror the payload for queries."""
@@ -23,6 +28,15 @@ class StoredMessage(NamedTuple):
     seq: int
     format: int
     payload: bytes
+    mirror: Mirror | None = None
+    """For a row that cubepi wrote: what its columns say, which is the truth there."""
+
+
+class Mirror(NamedTuple):
+    """The columns beside a payload of cubepi's that overrule it."""
+
+    metadata: Any
+    run_id: str | None
 
 
 class StoredThread(NamedTuple):

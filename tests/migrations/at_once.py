@@ -33,7 +33,7 @@ async def upgrade_on_an_engine_that_begins(url: str) -> None:
     await engine.dispose()
 
 
-VERBS: dict[str, Callable[[str], Awaitable[None]]] = {
+VERBS: dict[str, Callable[[str], Awaitable[object]]] = {
     "upgrade": threadkeep.upgrade,
     "upgrade on an engine that begins": upgrade_on_an_engine_that_begins,
     "open": open_and_append,

@@ -38,6 +38,14 @@ def alembic_well(*words: str, url: str | None = None) -> str:
     return outcome.out
 
 
+def threadkeep_well(*words: str) -> str:
+    """What the command `threadkeep words…` prints, for what must succeed."""
+    program = Path(sys.executable).with_name("threadkeep")
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
 def at_once(verb: str, url: str, count: int) -> None:
     """Do it in this many processes, which start when all of them are ready. All must succeed."""
     words = [sys.executable, "-W", "error", str(HERE / "at_once.py"), verb, url]

@@ -60,7 +60,7 @@ async def test_the_script_makes_the_same_schema(place: Place) -> None:
 
 def test_history_needs_no_database() -> None:
     history = alembic_well("history")
-    assert history.index("v4 -> v5 (head)") < history.index("v3 -> v4") < history.index("<base> -> v3")
+    assert history.index("v4 -> threadkeep_v5") < history.index("v3 -> threadkeep_v4") < history.index("<base> -> ")
 
 
 def one_line_of(*words: str, url: str | None = None) -> str:
@@ -96,7 +96,7 @@ def test_a_bad_url_gets_one_line_without_the_password(url: str) -> None:
 async def test_what_cannot_be_undone_says_so_in_one_line(sqlite_place: Place) -> None:
     """On SQLite alone: the refusal is in the revision and looks at no database."""
     await threadkeep.upgrade(sqlite_place.url)
-    outcome = alembic("downgrade", "v3", url=sqlite_place.url)
+    outcome = alembic("downgrade", "threadkeep_v3", url=sqlite_place.url)
     assert outcome.code != 0
     assert "Traceback" not in outcome.err
     assert "v3 cannot hold" in outcome.err

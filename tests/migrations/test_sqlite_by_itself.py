@@ -31,7 +31,7 @@ async def test_a_database_in_memory() -> None:
 
 async def test_an_older_file(sqlite_place: Place) -> None:
     def upgrade_to_v4(conn: sa.Connection) -> None:
-        command.upgrade(alembic_config(conn), "v4")
+        command.upgrade(alembic_config(conn), "threadkeep_v4")
 
     await on_connection(sqlite_place.url, upgrade_to_v4)
     assert await version_rows(sqlite_place) == [(1004, "0.1.0")]

@@ -1,6 +1,6 @@
 """Our message and request classes, held against what the real cubepi 0.7.0 wrote.
 
-`golden/v3_threads.json` is an excerpt of what a reader must get back from a database of that release.
+`golden/v3/expected.json` is what a reader must get back from a database of that release.
 """
 
 import json
@@ -22,13 +22,13 @@ from threadkeep import (
 )
 from threadkeep.testing.samples import REQUESTS, one_of_each, same
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "v3_threads.json").read_text())
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "v3" / "expected.json").read_text())
 MESSAGES: TypeAdapter[list[Any]] = TypeAdapter(list[Message])
 
 each_thread = pytest.mark.parametrize("thread_id", GOLDEN)
 
 
-def test_the_excerpt_has_one_of_everything() -> None:
+def test_it_has_one_of_everything() -> None:
     messages = [message for thread in GOLDEN.values() for message in thread["messages"]]
     assert {message["role"] for message in messages} == {"user", "assistant", "tool_result"}
     blocks = [block for message in messages for block in message["content"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from threadkeep.migrations.upgrading import upgrade
+from threadkeep.migrations.environment import hosts_own
+from threadkeep.migrations.upgrading import Progress, upgrade, upgrade_with
 
-__all__ = ["upgrade"]
+__all__ = ["Progress", "hosts_own", "upgrade", "upgrade_with"]

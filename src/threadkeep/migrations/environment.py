@@ -10,7 +10,7 @@ from logging.config import fileConfig
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import context
+from alembic import command, context
 from sqlalchemy.exc import DBAPIError
 
 from threadkeep.errors import CheckpointerError
@@ -20,6 +20,9 @@ from threadkeep.urls import Backend, split_url
 
 VERSION_TABLE = "cubepi_alembic_version"
 """Our own, so that a host's Alembic history in the same database is left alone."""
+
+LEFT_BY_CUBEPI = {"v3_created_at", "ix_cubepi_messages_metadata_gin"}
+"""What an adopted messages table has beside ours: removing it would rewrite the table, or slow a host's own queries."""
 
 URL_VARIABLE = "THREADKEEP_URL"
 
@@ -44,14 +47,21 @@ def run() -> None:
 
 
 def include_name(name: str | None, kind: str, parents: Any) -> bool:
-    """For autogenerate: whether a table of the database is ours to compare. Anything else is the host's."""
-    return kind != "table" or name in metadata.tables
+    """For autogenerate: whether this part of the database is ours to compare, not the host's and not cubepi's."""
+    if kind == "table":
+        return name in metadata.tables
+    return name not in LEFT_BY_CUBEPI
 
 
 def include_object(item: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
     """For autogenerate: whether a thing of the model exists on this server at all."""
     only_on = getattr(item, "info", {}).get("only_on")
     return reflected or only_on is None or context.get_context().dialect.name in only_on
+
+
+def hosts_own(name: str | None, kind: str, parents: Any) -> bool:
+    """For a host's autogenerate, as its `include_name`: False for our tables, which it would propose to drop."""
+    return kind != "table" or not (name or "").startswith("cubepi_")
 
 
 def _configure(**target: Any) -> None:
@@ -61,12 +71,19 @@ def _configure(**target: Any) -> None:
         include_name=include_name,
         include_object=include_object,
         compare_type=True,
+        # For the revisions, which find them among the context's options.
+        rename_ids=_rename_ids(),
+        progress=context.config.attributes.get("progress"),
         **target,
     )
 
 
 def _migrate(connection: sa.Connection) -> None:
     with hooks_of(connection.dialect).migrating(connection):
+        if _is_upgrade():
+            from threadkeep.migrations.upgrading import preflight
+
+            preflight(connection, context.script, rename_ids=_rename_ids())
         _configure(connection=connection)
         with context.begin_transaction():
             context.run_migrations()
@@ -82,6 +99,16 @@ def _print_script(backend: Backend) -> None:
     )
     with context.begin_transaction():
         context.run_migrations()
+
+
+def _is_upgrade() -> bool:
+    called: Any = getattr(context.config.cmd_opts, "cmd", None)  # as the program `alembic` was called
+    return bool(called) and called[0] is command.upgrade
+
+
+def _rename_ids() -> bool:
+    given = context.get_x_argument(as_dictionary=True).get("rename_ids", "no")
+    return bool(context.config.attributes.get("rename_ids")) or given in ("yes", "true", "1")
 
 
 def _url() -> str:

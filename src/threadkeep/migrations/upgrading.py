@@ -3,72 +3,179 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from threadkeep.errors import CubepiSchemaMismatch
+from threadkeep.errors import CubepiSchemaError, CubepiSchemaMismatch
 from threadkeep.sql import engines
-from threadkeep.sql.dialects import hooks_of
-from threadkeep.sql.gate import check_schema
-from threadkeep.sql.tables import SCHEMA_VERSION
+from threadkeep.sql.dialects import Failure, hooks_of
+from threadkeep.sql.gate import check_schema, is_ours
+from threadkeep.sql.tables import SCHEMA_VERSION, schema_version
 from threadkeep.urls import Backend, split_url, sqlite_path
 
 T = TypeVar("T")
 
 _LOCK_TIMEOUT = 60.0
 _HERE = Path(__file__).parent
-_OF_CUBEPI = 3
 
 # Alembic keeps its context in module globals: in one process, one command at a time.
 _alembic = Lock()
 
 
-def alembic_config(connection: sa.Connection | None = None) -> Config:
+class Progress(Protocol):
+    """Whom an upgrade tells how far it is."""
+
+    def __call__(self, step: str, done: int, total: int, within: bool) -> None:
+        """The step that begins, of how many; or, `within` it, how many of its rows are done."""
+
+
+def alembic_config(
+    connection: sa.Connection | None = None, *, rename_ids: bool = False, progress: Progress | None = None
+) -> Config:
     """Alembic's configuration for our revisions, wherever the package is installed."""
     config = Config()
     config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
-    config.attributes["connection"] = connection
+    config.attributes.update(connection=connection, rename_ids=rename_ids, progress=progress)
     return config
 
 
-def upgrade_connection(conn: sa.Connection) -> None:
+def upgrade_connection(
+    conn: sa.Connection, *, rename_ids: bool = False, progress: Progress | None = None
+) -> dict[str, str]:
     """Bring the database to head, in the caller's transaction where the server's DDL has them.
 
-    A newer schema that is open to this library is left as it is. One that is not raises CubepiSchemaMismatch.
+    A newer schema that is open to this library is left as it is. What cannot be brought there raises CubepiSchemaError,
+    before anything is changed.
     """
-    config = alembic_config(conn)
-    with hooks_of(conn.dialect).migrating(conn):
-        if _made_by_a_newer_release(conn, config):
-            check_schema(conn, hooks_of(conn.dialect))
-        else:
-            try:
-                command.upgrade(config, "head")
-            except NotImplementedError as error:
-                raise CubepiSchemaMismatch(SCHEMA_VERSION, _OF_CUBEPI, str(error)) from None
+    hooks = hooks_of(conn.dialect)
+    config = alembic_config(conn, rename_ids=rename_ids, progress=progress)
+    scripts = ScriptDirectory.from_config(config)
+    with hooks.migrating(conn), _explained(conn):
+        if _has_left_our_hands(conn, scripts):
+            check_schema(conn, hooks)
+            return {}
+        renamed = preflight(conn, scripts, rename_ids=rename_ids)
+        command.upgrade(config, "head")
+        return renamed
 
 
-def _made_by_a_newer_release(conn: sa.Connection, config: Config) -> bool:
+def preflight(conn: sa.Connection, scripts: ScriptDirectory, *, rename_ids: bool) -> dict[str, str]:
+    """Ask each revision that is to come whether it can do its work here. Returns which ids it will rename, and to what.
+
+    Before Alembic begins: on MySQL even its version table stays once it is made.
+    """
+    renamed: dict[str, str] = {}
+    for script in _to_come(conn, scripts):
+        if script.revision == "threadkeep_v3":
+            script.module.preflight(conn)
+        elif script.revision == "threadkeep_v4":
+            renamed = script.module.preflight(conn, rename_ids=rename_ids)
+    return renamed
+
+
+def _to_come(conn: sa.Connection, scripts: ScriptDirectory) -> list[Script]:
+    heads = _revisions_of(conn).get_current_heads()
+    return list(reversed(list(scripts.iterate_revisions("head", heads or "base"))))
+
+
+def _revisions_of(conn: sa.Connection) -> MigrationContext:
     from threadkeep.migrations.environment import VERSION_TABLE
 
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    there = MigrationContext.configure(conn, opts={"version_table": VERSION_TABLE}).get_current_heads()
-    return not known.issuperset(there)
+    return MigrationContext.configure(conn, opts={"version_table": VERSION_TABLE})
 
 
-async def upgrade(url_or_engine: str | AsyncEngine) -> None:
-    """Bring a database to the newest schema. Does nothing to one that is there; two at once both succeed."""
+def _has_left_our_hands(conn: sa.Connection, scripts: ScriptDirectory) -> bool:
+    """Whether a newer release has been here, or the tables are ours but under a host's own Alembic."""
+    there = _revisions_of(conn).get_current_heads()
+    known = {script.revision for script in scripts.walk_revisions()}
+    return not known.issuperset(there) if there else is_ours(conn)
+
+
+@contextmanager
+def _explained(conn: sa.Connection) -> Iterator[None]:
+    """A revision that refuses, and a server that does, as an error of ours."""
+    try:
+        yield
+    except ValueError as refusal:
+        if isinstance(refusal, CubepiSchemaError):
+            raise
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, _version_of_cubepi(conn), str(refusal)) from None
+    except DBAPIError as error:
+        if hooks_of(conn.dialect).classify(error) is not Failure.DENIED:
+            raise
+        raise CubepiSchemaError(
+            f"this account may not change the tables: run the upgrade with one that may ({error.orig})"
+        ) from error
+
+
+def _version_of_cubepi(conn: sa.Connection) -> int:
+    """The number that cubepi left, or 0."""
+    if not sa.inspect(conn).has_table(schema_version.name):
+        return 0
+    return conn.execute(sa.select(sa.func.max(schema_version.c.version))).scalar() or 0
+
+
+def upgrade_with(op: Operations, *, rename_ids: bool = False) -> None:
+    """Bring our tables to head from within a revision of the host's: `upgrade_with(op)`.
+
+    It runs on the host's connection and in its transaction, and prints a script where the host does (`--sql`), for a
+    database without our tables. Our own version table records it, so the host's history keeps its one head.
+    """
+    context = op.get_context()
+    scripts = ScriptDirectory.from_config(alembic_config())
+    context.opts["rename_ids"] = rename_ids
+    if context.as_sql:
+        _run(list(reversed(list(scripts.walk_revisions()))), scripts, _revisions_in_script(context))
+        return
+    conn = op.get_bind()
+    hooks = hooks_of(conn.dialect)
+    with hooks.migrating(conn), _explained(conn):
+        if _has_left_our_hands(conn, scripts):
+            check_schema(conn, hooks)
+            return
+        preflight(conn, scripts, rename_ids=rename_ids)
+        _run(_to_come(conn, scripts), scripts, _revisions_of(conn))
+
+
+def _run(revisions: list[Script], scripts: ScriptDirectory, recorded: MigrationContext) -> None:
+    for script in revisions:
+        script.module.upgrade()
+        recorded.stamp(scripts, script.revision)
+
+
+def _revisions_in_script(context: MigrationContext) -> MigrationContext:
+    from threadkeep.migrations.environment import VERSION_TABLE
+
+    options = {"version_table": VERSION_TABLE, "as_sql": True, "output_buffer": context.output_buffer}
+    return MigrationContext.configure(dialect=context.dialect, opts=options)
+
+
+async def upgrade(
+    url_or_engine: str | AsyncEngine, *, rename_ids: bool = False, progress: Progress | None = None
+) -> dict[str, str]:
+    """Bring a database to the newest schema. Does nothing to one that is there; two at once both succeed.
+
+    One that cubepi wrote is taken over in place. If it has ids that are not allowed here, they are listed and nothing
+    is changed, unless `rename_ids` says to rename them. Returns the old and the new names of those that were.
+    """
+
+    def work(conn: sa.Connection) -> dict[str, str]:
+        return upgrade_connection(conn, rename_ids=rename_ids, progress=progress)
+
     async with one_at_a_time():
-        await on_connection(url_or_engine, upgrade_connection)
+        return await on_connection(url_or_engine, work)
 
 
 @asynccontextmanager

@@ -13,6 +13,14 @@ from threadkeep.version import __version__, as_numbers
 _UPGRADE = "run 'threadkeep upgrade URL' (or 'alembic upgrade head') first"
 
 
+def is_ours(conn: sa.Connection) -> bool:
+    """Whether the version table is ours: cubepi's of the same name has one column less."""
+    seen = sa.inspect(conn)
+    if not seen.has_table(schema_version.name):
+        return False
+    return {column["name"] for column in seen.get_columns(schema_version.name)} >= set(schema_version.c.keys())
+
+
 def check_schema(conn: sa.Connection, hooks: Hooks) -> int:
     """Return the schema's version, or raise CubepiSchemaError: it says what closes the gap."""
     try:

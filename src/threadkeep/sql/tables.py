@@ -12,7 +12,7 @@ from threadkeep.sql.column_types import id_type, json_mirror, json_text, payload
 metadata = sa.MetaData()
 
 SCHEMA_VERSION = 1005
-"""Numbers of ours start at 1003: no cubepi release takes such a number for its own."""
+"""Numbers of ours start at 1004: no cubepi release takes such a number for its own."""
 
 
 FK_DIALECTS = ("postgresql", "sqlite")
@@ -56,7 +56,8 @@ messages = sa.Table(
     sa.Column("format", sa.SmallInteger, nullable=False),
     sa.Column("payload", payload_type(), nullable=False),
     sa.Column("metadata", json_mirror(), nullable=False),
-    sa.Column("created_at", utc_time(), nullable=False),
+    # Null where cubepi wrote the row on MySQL: its own time stands in a column beside, which no upgrade rewrites.
+    sa.Column("created_at", utc_time()),
     _of_thread("fk_cubepi_messages_thread"),
     sa.Index("ix_cubepi_messages_thread_run", "thread_id", "run_id"),
 )
@@ -67,7 +68,8 @@ runs = sa.Table(
     sa.Column("thread_id", id_type(), primary_key=True),
     sa.Column("run_id", id_type(), primary_key=True),
     sa.Column("claimed_at", utc_time(), nullable=False),
-    sa.Column("completed_at", utc_time()),
+    # Under a name that no cubepi release knows: one that outlived the upgrade must fail to complete a run.
+    sa.Column("completion_time", utc_time(), key="completed_at"),
     sa.Column("completion_seq", sa.BigInteger),
     _of_thread("fk_cubepi_runs_thread"),
     sa.Index("ix_cubepi_runs_thread_seq", "thread_id", "completion_seq"),
@@ -88,7 +90,8 @@ hitl_answers = sa.Table(
     "cubepi_hitl_answers",
     metadata,
     sa.Column("thread_id", id_type(), primary_key=True),
-    sa.Column("run_id", id_type(), primary_key=True),
+    # The run's id, or '' for none. cubepi calls it run_id, and must not clear answers after the upgrade.
+    sa.Column("run_key", id_type(), primary_key=True),
     sa.Column("question_id", id_type(), primary_key=True),
     sa.Column("answer", json_text(), nullable=False),
     sa.Column("answered_at", utc_time(), nullable=False),

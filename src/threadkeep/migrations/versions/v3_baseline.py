@@ -1,86 +1,104 @@
-"""v3: the tables as cubepi 0.7.0 made them. SQLite had others in v3, so there the tables begin with v4.
+"""v3: what cubepi left. Nothing is changed here: this revision looks, and refuses what it does not know.
 
-A database in which cubepi has written conversations is refused: its payloads cannot be read yet.
+cubepi's own schemas 3, 4 and 5 are known. v4 takes any of them over, and makes the tables where there are none.
 """
-
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql, postgresql
 
-revision = "v3"
+revision = "threadkeep_v3"
 down_revision = None
-branch_labels = None
+branch_labels = ("threadkeep",)
 depends_on = None
 
-_ID = sa.Text().with_variant(mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
-_JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
-_TIME = sa.TIMESTAMP(timezone=True)
-_ROLE = sa.Text().with_variant(mysql.VARCHAR(32, charset="utf8mb4"), "mysql", "mariadb")
-_PAYLOAD = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_THREADS = {
+    "thread_id",
+    "parent_thread_id",
+    "forked_at_seq",
+    "extra",
+    "pending_request",
+    "run_id",
+    "created_at",
+    "updated_at",
+}
+_MESSAGES = {"thread_id", "seq", "role", "metadata", "payload", "created_at"}
+_RUNS = {"thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"}
+_ANSWERS = {"thread_id", "run_id", "question_id", "answer", "answered_at"}
+_V3 = {"cubepi_threads": _THREADS, "cubepi_messages": _MESSAGES}
+_V4 = {**_V3, "cubepi_messages": _MESSAGES | {"run_id"}, "cubepi_runs": _RUNS}
+_V5 = {**_V4, "cubepi_hitl_answers": _ANSWERS}
+_ON_SERVERS = {3: _V3, 4: _V4, 5: _V5}
+"""By the number in cubepi_schema_version: the columns that each table must have."""
+
+_OURS = ("cubepi_threads", "cubepi_messages", "cubepi_runs", "cubepi_pending", "cubepi_hitl_answers")
+
+_IN_FILES = {
+    "messages": ({"id", "thread_id", "message_json", "created_at"}, {"run_id"}),
+    "thread_extra": ({"thread_id", "extra_json"}, {"parent_thread_id"}),
+    "thread_pending_request": ({"thread_id", "request_json", "created_at"}, {"run_id"}),
+}
+"""cubepi's tables on SQLite, where it keeps no version: the columns of each, and those that came later."""
 
 
 def upgrade() -> None:
-    # Table by table: MySQL commits each, and an interrupted upgrade is run again from its start.
-    dialect = op.get_context().dialect.name
     if not op.get_context().as_sql:
-        _refuse_conversations_of_cubepi()
-    if dialect == "sqlite":
-        return
-    on_mysql = dialect in ("mysql", "mariadb")
-    if not _has_table("cubepi_threads"):
-        op.create_table(
-            "cubepi_threads",
-            sa.Column("thread_id", _ID, primary_key=True),
-            sa.Column("parent_thread_id", _ID),
-            sa.Column("forked_at_seq", sa.BigInteger),
-            sa.Column("extra", _JSON, nullable=False),
-            sa.Column("pending_request", _JSON),
-            sa.Column("run_id", sa.Text().with_variant(mysql.VARCHAR(64), "mysql", "mariadb")),
-            sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
-            sa.Column("updated_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
-            # The name that each server gave it by itself. A script must know it, and newer servers have others.
-            sa.ForeignKeyConstraint(
-                ["parent_thread_id"],
-                ["cubepi_threads.thread_id"],
-                name="cubepi_threads_ibfk_1" if on_mysql else "cubepi_threads_parent_thread_id_fkey",
-            ),
-        )
-    if not _has_table("cubepi_messages"):
-        belongs = [] if on_mysql else [sa.ForeignKey("cubepi_threads.thread_id", ondelete="CASCADE")]
-        op.create_table(
-            "cubepi_messages",
-            sa.Column("thread_id", _ID, *belongs, primary_key=True),
-            sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("role", _ROLE, nullable=False),
-            sa.Column("metadata", _JSON, nullable=False),
-            sa.Column("payload", _PAYLOAD, nullable=False),
-            sa.Column("created_at", _TIME, nullable=False, server_default=sa.func.current_timestamp()),
-        )
-    if not _has_table("cubepi_schema_version"):
-        op.create_table(
-            "cubepi_schema_version",
-            sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-        )
+        preflight(op.get_bind())
 
 
 def downgrade() -> None:
     raise NotImplementedError("there is nothing before v3")
 
 
-def _refuse_conversations_of_cubepi() -> None:
-    inspector = sa.inspect(op.get_bind())
-    on_sqlite = inspector.has_table("messages") and "message_json" in {
-        column["name"] for column in inspector.get_columns("messages")
-    }
-    any_thread: sa.Select[Any] = sa.select(sa.column("thread_id")).select_from(sa.table("cubepi_threads")).limit(1)
-    on_server = inspector.has_table("cubepi_threads") and op.get_bind().execute(any_thread).first() is not None
-    if on_sqlite or on_server:
-        raise NotImplementedError(
-            "cubepi has written conversations here, which this release cannot take over yet: nothing was changed"
+def preflight(conn: sa.Connection) -> None:
+    """Raise ValueError unless there is nothing yet, or a whole schema that cubepi made. Changes nothing."""
+    seen = sa.inspect(conn)
+    if seen.has_table("cubepi_schema_version"):
+        if conn.dialect.name == "sqlite":
+            raise ValueError("cubepi never made a table cubepi_schema_version in a SQLite file: what is this?")
+        _require_whole_schema(conn, seen)
+    elif there := [name for name in _OURS if seen.has_table(name)]:
+        raise ValueError(
+            f"half a schema: {', '.join(there)} without cubepi_schema_version, so nothing says what they are."
+            " Restore what is missing, or use another database"
         )
+    elif conn.dialect.name == "sqlite":
+        _require_whole_file(seen)
 
 
-def _has_table(name: str) -> bool:
-    return not op.get_context().as_sql and sa.inspect(op.get_bind()).has_table(name)
+def _require_whole_schema(conn: sa.Connection, seen: sa.Inspector) -> None:
+    if "oldest_library" in _columns(seen, "cubepi_schema_version"):
+        raise ValueError(
+            "these tables are Threadkeep's, but its revisions are not recorded where this Alembic looks:"
+            " run the one that made them"
+        )
+    row = sa.table("cubepi_schema_version", sa.column("version", sa.Integer))
+    versions = conn.execute(sa.select(row.c.version)).scalars().all()
+    if len(versions) != 1 or versions[0] not in _ON_SERVERS:
+        found = ", ".join(map(str, versions)) or "nothing"
+        raise ValueError(
+            f"cubepi_schema_version says {found}, and what can be taken over is 3, 4 or 5."
+            " An older one is first upgraded by cubepi's own revisions"
+        )
+    for table, needed in _ON_SERVERS[versions[0]].items():
+        if not seen.has_table(table):
+            raise ValueError(f"half a schema: cubepi_schema_version says {versions[0]}, but there is no {table}")
+        if missing := needed - _columns(seen, table):
+            raise ValueError(f"half a schema: {table} has no column {', '.join(sorted(missing))}")
+
+
+def _require_whole_file(seen: sa.Inspector) -> None:
+    there = {name: _columns(seen, name) for name in _IN_FILES if seen.has_table(name)}
+    if "message_json" in there.get("messages", ()):
+        for name, columns in there.items():
+            needed, later = _IN_FILES[name]
+            if not needed <= columns <= needed | later:
+                raise ValueError(
+                    f"cubepi's table {name} has other columns than any release that is known here:"
+                    f" {', '.join(sorted(columns))}"
+                )
+    elif "extra_json" in there.get("thread_extra", ()):
+        raise ValueError("half a schema: thread_extra as cubepi made it, but not its table messages")
+
+
+def _columns(seen: sa.Inspector, table: str) -> set[str]:
+    return {column["name"] for column in seen.get_columns(table)}

@@ -30,6 +30,8 @@ class Failure(Enum):
     DISCONNECT = auto()
     DUPLICATE = auto()
     MISSING_TABLE = auto()
+    DENIED = auto()
+    """The account may not do this."""
     OTHER = auto()
 
 

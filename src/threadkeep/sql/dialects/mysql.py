@@ -41,6 +41,8 @@ class MySQLHooks(Hooks):
         1020: Failure.CONFLICT,  # MariaDB's innodb_snapshot_isolation
         1062: Failure.DUPLICATE,
         1146: Failure.MISSING_TABLE,
+        1044: Failure.DENIED,
+        1142: Failure.DENIED,
         1053: Failure.DISCONNECT,
         1317: Failure.DISCONNECT,  # KILL QUERY and KILL during a statement look alike
         1927: Failure.DISCONNECT,

@@ -29,6 +29,7 @@ class PostgreSQLHooks(Hooks):
         "40P01": Failure.CONFLICT,
         "23505": Failure.DUPLICATE,
         "42P01": Failure.MISSING_TABLE,
+        "42501": Failure.DENIED,
         # The server ends the session: an administrator's word, a crash, a shutdown, an idle limit.
         "57P01": Failure.DISCONNECT,
         "57P02": Failure.DISCONNECT,

@@ -29,6 +29,7 @@ class SQLiteHooks(Hooks):
         # The transaction has read what somebody else has changed since: no waiting makes it writable.
         sqlite3.SQLITE_BUSY_SNAPSHOT: Failure.CONFLICT,
         sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Failure.DUPLICATE,
+        sqlite3.SQLITE_READONLY: Failure.DENIED,
     }
 
     # A statement that was cancelled half way keeps its closed connection, and the lock, until it is collected.

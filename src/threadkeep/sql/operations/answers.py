@@ -14,7 +14,7 @@ from threadkeep.sql.tables import hitl_answers
 
 _LOAD = sa.select(hitl_answers.c.answer).where(
     hitl_answers.c.thread_id == THREAD,
-    hitl_answers.c.run_id == RUN,
+    hitl_answers.c.run_key == RUN,
     hitl_answers.c.question_id == QUESTION,
 )
 
@@ -25,7 +25,7 @@ def save_answer(conn: sa.Connection, hooks: Hooks, thread_id: str, run_key: str,
     hooks.lock_or_create(conn, thread_id, now)
     row = {
         "thread_id": thread_id,
-        "run_id": run_key,
+        "run_key": run_key,
         "question_id": question_id,
         "answer": answer,
         "answered_at": now,
@@ -45,7 +45,7 @@ def clear_answers(
     """Forget these answers of the run, or all of them."""
     if not hooks.lock(conn, thread_id, rules.utc_now()):
         return
-    of_run = sa.delete(hitl_answers).where(hitl_answers.c.thread_id == thread_id, hitl_answers.c.run_id == run_key)
+    of_run = sa.delete(hitl_answers).where(hitl_answers.c.thread_id == thread_id, hitl_answers.c.run_key == run_key)
     if question_ids is None:
         conn.execute(of_run)
     else:

@@ -11,6 +11,7 @@ from threadkeep import rules
 from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import StoredMessage
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
 from threadkeep.sql.operations.runs import completion_seq_of
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
 from threadkeep.sql.tables import messages, runs, threads
@@ -33,9 +34,9 @@ _SNAPSHOT = sa.union_all(
     sa.select(
         sa.literal_column("0").label("seq"),
         _CUTOFF_NOW.label("format"),
-        sa.null().label("payload"),
+        *NOT_STORED,
     ).where(threads.c.thread_id == THREAD),
-    sa.select(messages.c.seq, messages.c.format, messages.c.payload).where(_in_slice(_CUTOFF_NOW)),
+    sa.select(*STORED).where(_in_slice(_CUTOFF_NOW)),
 )
 
 _EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
@@ -79,7 +80,7 @@ def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: st
         raise ThreadNotFoundError(thread_id)
     thread, *stored = sorted(rows, key=attrgetter("seq"))
     rules.require_cutoff(thread_id, after_run_id, thread.format)
-    return [StoredMessage(row.seq, row.format, bytes(row.payload)) for row in stored]
+    return [stored_message(row) for row in stored]
 
 
 def fork(

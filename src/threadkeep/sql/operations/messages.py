@@ -4,28 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Any
 
 import sqlalchemy as sa
 
 from threadkeep import rules
-from threadkeep.records import MessageRow, StoredMessage, StoredThread
+from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations import runs
 from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import messages, threads
+
+
+def _where_cubepi_wrote(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return sa.case((messages.c.format == FORMAT_MSGPACK, column)).label(column.name)
+
+
+STORED = (
+    messages.c.seq,
+    messages.c.format,
+    messages.c.payload,
+    _where_cubepi_wrote(messages.c.metadata),
+    _where_cubepi_wrote(messages.c.run_id),
+)
+"""What `stored_message` reads."""
+
+NOT_STORED = tuple(sa.type_coerce(sa.null(), column.type).label(column.name) for column in STORED[2:])
+"""For the row that comes with them and is none, in a union with them."""
 
 # One statement, so one snapshot on every server: the thread itself comes as a row of seq 0.
 _LOAD = sa.union_all(
     sa.select(
         sa.literal_column("0").label("seq"),
         sa.literal_column("0").label("format"),
-        sa.null().label("payload"),
+        *NOT_STORED,
         threads.c.extra,
         threads.c.parent_thread_id,
     ).where(threads.c.thread_id == THREAD),
-    sa.select(messages.c.seq, messages.c.format, messages.c.payload, sa.null(), sa.null()).where(
-        messages.c.thread_id == THREAD
-    ),
+    sa.select(*STORED, sa.null(), sa.null()).where(messages.c.thread_id == THREAD),
 )
 
 
@@ -64,5 +80,11 @@ def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredThread | No
     return StoredThread(
         parent_thread_id=thread.parent_thread_id,
         extra=thread.extra,
-        messages=[StoredMessage(row.seq, row.format, bytes(row.payload)) for row in stored],
+        messages=[stored_message(row) for row in stored],
     )
+
+
+def stored_message(row: sa.Row[Any]) -> StoredMessage:
+    """A row of the columns STORED."""
+    mirror = Mirror(row.metadata, row.run_id) if row.format == FORMAT_MSGPACK else None
+    return StoredMessage(row.seq, row.format, bytes(row.payload), mirror)
