@@ -1,10 +1,12 @@
 """Databases that cubepi 0.7.0 wrote, one of each kind, and what a reader must get back from them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import sqlalchemy as sa
 
 from migrations.databases import Place
@@ -14,11 +16,12 @@ from threadkeep.testing.samples import same
 FOLDER = Path(__file__).parents[1] / "golden" / "v3"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text())
 WITH_MESSAGES = [thread_id for thread_id, thread in EXPECTED.items() if thread["messages"]]
+ASKED = next(thread["pending"][0] for thread in EXPECTED.values() if thread["pending"])
 ONLY_OF_MYSQL = "utf8mb4_0900_ai_ci"
 
 
-async def put_v3(place: Place) -> None:
-    """Make the empty database one that cubepi wrote."""
+async def put_v3(place: Place, *, partitioned: bool = True) -> None:
+    """Make the empty database one that cubepi wrote. On MySQL, without its 64 partitions it is there in a moment."""
     if place.kind == "sqlite":
         shutil.copyfile(FOLDER / "sqlite.db", place.path)
         return
@@ -30,8 +33,50 @@ async def put_v3(place: Place) -> None:
         for statement in (FOLDER / "mysql.sql").read_text().splitlines():
             if place.kind == "mariadb":
                 statement = statement.replace(ONLY_OF_MYSQL, "utf8mb4_general_ci")
+            if not partitioned:
+                statement = re.sub(r"/\*!50100 PARTITION BY .*?\*/", "", statement)
             if statement:
                 await conn.exec_driver_sql(statement.replace("%", "%%"))
+
+
+async def add_thread(
+    place: Place, thread_id: str, thread: dict[str, Any], *, question_id: str | None = None, run_id: str | None = None
+) -> None:
+    """Add a thread to a v3 database, as cubepi would. It has a pending request if there is a question."""
+    messages, extra, pending = thread["messages"], thread["extra"], None
+    if question_id is not None:
+        pending = {**ASKED, "thread_id": thread_id, "question_id": question_id}
+
+    def insert(conn: sa.Connection) -> None:
+        if place.kind == "sqlite":
+            for message in messages:
+                conn.execute(
+                    sa.insert(_table("messages", message_json=sa.JSON)),
+                    {"thread_id": thread_id, "message_json": message},
+                )
+            conn.execute(
+                sa.insert(_table("thread_extra", extra_json=sa.JSON)), {"thread_id": thread_id, "extra_json": extra}
+            )
+            if pending:
+                row = {"thread_id": thread_id, "request_json": pending, "run_id": run_id}
+                conn.execute(sa.insert(_table("thread_pending_request", request_json=sa.JSON, run_id=sa.Text)), row)
+            return
+        threads = _table("cubepi_threads", extra=sa.JSON, pending_request=sa.JSON(none_as_null=True), run_id=sa.Text)
+        row = {"thread_id": thread_id, "extra": extra, "pending_request": pending, "run_id": run_id}
+        conn.execute(sa.insert(threads), row)
+        columns = _table("cubepi_messages", seq=sa.BigInteger, role=sa.Text, metadata=sa.JSON, payload=sa.LargeBinary)
+        for seq, message in enumerate(messages, 1):
+            role = message["role"].removesuffix("_result")
+            key = {"thread_id": thread_id, "seq": seq}
+            written = {"role": role, "metadata": message["metadata"], "payload": msgpack.packb(message)}
+            conn.execute(sa.insert(columns), key | written)
+
+    await place.run(insert)
+
+
+def _table(name: str, **columns: Any) -> sa.TableClause:
+    typed = [sa.column(column, type_) for column, type_ in columns.items()]
+    return sa.table(name, sa.column("thread_id", sa.Text), *typed)
 
 
 async def prove_that_nothing_was_lost(place: Place) -> None:
@@ -85,6 +130,6 @@ def everything(conn: sa.Connection) -> dict[str, Any]:
     found: dict[str, Any] = {"views": sorted(seen.get_view_names())}
     for table in seen.get_table_names():
         columns = [column["name"] for column in seen.get_columns(table)]
-        rows = conn.execute(sa.select(*map(sa.column, columns)).select_from(sa.table(table)))
+        rows: Any = conn.execute(sa.select(*map(sa.column, columns)).select_from(sa.table(table)))
         found[table] = (columns, sorted(repr(tuple(row)) for row in rows))
     return found

@@ -1,7 +1,8 @@
 """A program that starts upgrades and kills them: `python killed_upgrade.py URL STATEMENT [URL STATEMENT …]`.
 
 Each upgrade runs in a process of its own, which SIGKILL ends right before its STATEMENT-th statement that changes
-something, or right before the commit if there are fewer. Nothing is cleaned up, as in a power cut.
+something, or right before the commit if there are fewer. Nothing is cleaned up, as in a power cut. In the place of a
+URL, a path is a SQLite file that is opened instead.
 """
 
 import asyncio
@@ -28,14 +29,19 @@ def upgrade_until(url: str, last: int) -> None:
     def count(conn: object, cursor: object, statement: str, *_: Any) -> None:
         nonlocal seen
         seen += statement.lstrip().upper().startswith(CHANGES)
-        if seen == last:
+        if seen == last or statement == "COMMIT":
             die()
 
     @sa.event.listens_for(sa.Engine, "commit")
     def at_the_end(conn: object) -> None:
         die()
 
-    asyncio.run(threadkeep.upgrade(url))
+    asyncio.run(threadkeep.upgrade(url) if "://" in url else open_file(url))
+
+
+async def open_file(path: str) -> None:
+    async with threadkeep.SQLiteCheckpointer(path):
+        pass
 
 
 def main(urls: list[str], statements: list[int]) -> None:

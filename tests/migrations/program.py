@@ -38,12 +38,18 @@ def alembic_well(*words: str, url: str | None = None) -> str:
     return outcome.out
 
 
-def threadkeep_well(*words: str) -> str:
-    """What the command `threadkeep words…` prints, for what must succeed."""
+def threadkeep(*words: str) -> Outcome:
+    """The outcome of the command `threadkeep words…`."""
     program = Path(sys.executable).with_name("threadkeep")
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done
-    return done.stdout
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def threadkeep_well(*words: str) -> str:
+    """What it prints, for what must succeed."""
+    outcome = threadkeep(*words)
+    assert outcome.code == 0, outcome
+    return outcome.out
 
 
 def at_once(verb: str, url: str, count: int) -> None:

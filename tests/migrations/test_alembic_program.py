@@ -13,6 +13,7 @@ from migrations.databases import (
     prove_that_it_works,
     version_rows,
 )
+from migrations.golden import prove_that_legacy_threads_go_on, prove_that_nothing_was_lost, put_v3
 from migrations.program import REPOSITORY, alembic, alembic_well
 from threadkeep.migrations.upgrading import alembic_config
 from threadkeep.sql.tables import metadata
@@ -44,18 +45,33 @@ async def test_drift_would_be_found(place: Place) -> None:
     assert "surplus" in drift
 
 
-async def test_the_script_makes_the_same_schema(place: Place) -> None:
-    script = alembic_well("upgrade", "head", "--sql", url=place.url)
+async def apply_script(place: Place, *options: str) -> None:
+    """Print the script and run it, as a database's administrator would."""
+    script = alembic_well(*options, "upgrade", "head", "--sql", url=place.url)
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     statements = [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
     if place.kind in ("sqlite", "postgresql"):  # MySQL's DDL has no transactions
         assert (statements.pop(0), statements.pop()) == ("BEGIN", "COMMIT")
     await place.execute(*statements)
 
+
+async def test_the_script_makes_the_same_schema(place: Place) -> None:
+    await apply_script(place)
     assert await version_rows(place) == NEWEST
     assert await place.execute("SELECT version_num FROM cubepi_alembic_version") == [(HEAD,)]
     assert await drift_of(place) == ""
     await prove_that_it_works(place)
+
+
+async def test_told_so_the_script_takes_a_v3_database_over(place: Place) -> None:
+    await put_v3(place)
+    await apply_script(place, "-x", "cubepi=3")
+    assert await version_rows(place) == NEWEST
+    assert await drift_of(place) == ""
+    await prove_that_nothing_was_lost(place)
+    await prove_that_legacy_threads_go_on(place)
+    await threadkeep.upgrade(place.url)
+    assert await place.execute("SELECT version_num FROM cubepi_alembic_version") == [(HEAD,)]
 
 
 def test_history_needs_no_database() -> None:

@@ -1,51 +1,151 @@
-"""A database that cubepi has written into is not touched, until its conversations can be taken over."""
+"""What cannot be taken over gets one clear error, and stays as it is."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from servers import SERVERS, fresh_database
-from threadkeep import CubepiSchemaMismatch, SQLiteCheckpointer, upgrade
-from threadkeep.migrations.upgrading import on_connection
+import threadkeep
+from migrations.databases import Place, schema_of
+from migrations.golden import everything, put_v3
+from migrations.program import alembic
+from migrations.program import threadkeep as threadkeep_command
+from threadkeep import CubepiSchemaError, CubepiSchemaMismatch, SQLiteCheckpointer, upgrade
+
+SPOILT = {
+    # what was done to a v3 database, and what the error says
+    "a version nobody knows": (["UPDATE cubepi_schema_version SET version = 99"], "says 99"),
+    "a version before 3": (["UPDATE cubepi_schema_version SET version = 2"], "says 2"),
+    "no version": (["DELETE FROM cubepi_schema_version"], "says nothing"),
+    "two versions": (["INSERT INTO cubepi_schema_version VALUES (4)"], "says 3, 4"),
+    "no version table": (["DROP TABLE cubepi_schema_version"], "without cubepi_schema_version"),
+    "no messages": (["DROP TABLE cubepi_messages"], "no cubepi_messages"),
+    "a column less": (["ALTER TABLE cubepi_threads DROP COLUMN pending_request"], "no column pending_request"),
+    "version 4 over the tables of 3": (["UPDATE cubepi_schema_version SET version = 4"], "half a schema"),
+    "version 5 over the tables of 3": (["UPDATE cubepi_schema_version SET version = 5"], "half a schema"),
+}
 
 
-async def test_a_file_with_cubepis_tables_is_refused_and_kept(tmp_path: Path) -> None:
-    """Its tables have other names on SQLite: opened as a new file, it would look empty."""
-    path = tmp_path / "cubepi.db"
-    with sqlite3.connect(path) as conn:
-        conn.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, thread_id TEXT, message_json TEXT)")
-    conn.close()
-    with pytest.raises(CubepiSchemaMismatch, match="cubepi"):
-        await upgrade(f"sqlite:///{path}")
-    with pytest.raises(CubepiSchemaMismatch, match="cubepi"):
-        async with SQLiteCheckpointer(path):
+@pytest.mark.parametrize("spoilt", SPOILT)
+async def test_a_database_that_is_not_whole_is_refused_and_kept(server_place: Place, spoilt: str) -> None:
+    statements, text = SPOILT[spoilt]
+    await put_v3(server_place, partitioned=False)
+    await server_place.execute(*statements)
+    schema, rows = await server_place.run(schema_of), await server_place.run(everything)
+    with pytest.raises(CubepiSchemaMismatch, match=text):
+        await upgrade(server_place.url)
+    assert await server_place.run(schema_of) == schema
+    assert await server_place.run(everything) == rows
+
+
+async def test_the_programs_say_it_too(server_place: Place) -> None:
+    await put_v3(server_place, partitioned=False)
+    await server_place.execute("UPDATE cubepi_schema_version SET version = 99")
+    rows = await server_place.run(everything)
+    by_command = await asyncio.to_thread(threadkeep_command, "upgrade", server_place.url)
+    by_alembic = await asyncio.to_thread(alembic, "upgrade", "head", url=server_place.url)
+    for outcome in (by_command, by_alembic):
+        assert outcome.code != 0
+        *_, line = outcome.err.splitlines()  # alembic has remarked on the server before
+        assert "says 99" in line
+        assert "Traceback" not in outcome.err
+    assert await server_place.run(everything) == rows
+
+
+async def test_tables_of_our_names_that_are_something_else(place: Place) -> None:
+    await place.execute("CREATE TABLE cubepi_threads (thread_id VARCHAR(255) PRIMARY KEY)")
+    with pytest.raises(CubepiSchemaMismatch, match="half a schema: cubepi_threads"):
+        await upgrade(place.url)
+    assert await place.run(everything) == {"views": [], "cubepi_threads": (["thread_id"], [])}
+
+
+@pytest.mark.parametrize(
+    ("statements", "text"),
+    [
+        (["ALTER TABLE messages ADD COLUMN new_in_a_later_release TEXT"], "other columns"),
+        (["ALTER TABLE thread_extra ADD COLUMN new_in_a_later_release TEXT"], "other columns"),
+        (["DROP TABLE messages"], "half a schema"),
+    ],
+)
+async def test_a_file_that_is_not_whole_is_refused_and_kept(
+    sqlite_place: Place, statements: list[str], text: str
+) -> None:
+    await put_v3(sqlite_place)
+    await sqlite_place.execute(*statements)
+    before = await sqlite_place.run(everything)
+    with pytest.raises(CubepiSchemaMismatch, match=text):
+        await upgrade(sqlite_place.url)
+    with pytest.raises(CubepiSchemaMismatch, match=text):
+        async with SQLiteCheckpointer(sqlite_place.path):
             pass
-    with sqlite3.connect(path) as conn:
-        assert conn.execute("SELECT name FROM sqlite_master").fetchall() == [("messages",)]
-    conn.close()
-
-
-@pytest.mark.parametrize("kind", SERVERS)
-async def test_a_server_with_cubepis_threads_is_refused_and_kept(kind: str) -> None:
-    def make(conn: sa.Connection) -> None:
-        conn.exec_driver_sql("CREATE TABLE cubepi_threads (thread_id VARCHAR(255) PRIMARY KEY)")
-        conn.exec_driver_sql("INSERT INTO cubepi_threads VALUES ('theirs')")
-
-    with fresh_database(kind) as url:
-        await on_connection(url, make)
-        with pytest.raises(CubepiSchemaMismatch, match="cubepi"):
-            await upgrade(url)
-        tables = set(await on_connection(url, lambda conn: sa.inspect(conn).get_table_names()))
-        # Alembic's own table is what MySQL may keep of the attempt: it cannot roll it back.
-        assert tables - {"cubepi_alembic_version"} == {"cubepi_threads"}
+    assert await sqlite_place.run(everything) == before
 
 
 async def test_a_hosts_table_of_the_same_name_is_not_cubepis(tmp_path: Path) -> None:
     path = tmp_path / "host.db"
     with sqlite3.connect(path) as conn:
         conn.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, body TEXT)")
+        conn.execute("CREATE TABLE runs (id INTEGER PRIMARY KEY, thread_id TEXT)")
+        conn.execute("INSERT INTO runs VALUES (1, ' not an id of ours ')")
     conn.close()
     async with SQLiteCheckpointer(path) as cp:
         await cp.save_extra("thread", {})
+    with sqlite3.connect(path) as conn:
+        assert conn.execute("SELECT * FROM runs").fetchall() == [(1, " not an id of ours ")]
+    conn.close()
+
+
+async def test_a_hosts_table_beside_cubepis_in_one_file_stays(sqlite_place: Place) -> None:
+    await put_v3(sqlite_place)
+    await sqlite_place.execute("CREATE TABLE runs (id INTEGER PRIMARY KEY, thread_id TEXT)")
+    await sqlite_place.execute("INSERT INTO runs VALUES (1, ' not an id of ours ')")
+    await upgrade(sqlite_place.url)
+    assert await sqlite_place.execute("SELECT * FROM runs") == [(1, " not an id of ours ")]
+
+
+# ---- an account without rights ------------------------------------------------------------------------
+
+
+GRANTS = {
+    "postgresql": [
+        "CREATE ROLE {name} LOGIN",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}",
+    ],
+    "mysql": ["CREATE USER {name}", "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {name}"],
+}
+GRANTS["mariadb"] = GRANTS["mysql"]
+
+
+@pytest.mark.parametrize("v3", [True, False])
+async def test_an_account_that_may_not_change_tables(server_place: Place, v3: bool) -> None:
+    if v3:
+        await put_v3(server_place, partitioned=False)
+    url = sa.make_url(server_place.url)
+    name = f"app_{url.database}"[:32]
+    await server_place.execute(*(grant.format(name=name, database=url.database) for grant in GRANTS[server_place.kind]))
+    try:
+        before = await server_place.run(everything)
+        with pytest.raises(CubepiSchemaError, match="may not change the tables"):
+            await upgrade(url.set(username=name).render_as_string(hide_password=False))
+        assert await server_place.run(everything) == before
+    finally:
+        forget = ["DROP OWNED BY {name}"] if server_place.kind == "postgresql" else []
+        drop = "DROP ROLE {name}" if server_place.kind == "postgresql" else "DROP USER {name}"
+        await server_place.execute(*(statement.format(name=name) for statement in [*forget, drop]))
+
+
+async def test_a_file_that_may_not_be_written(sqlite_place: Place) -> None:
+    """By SQLite's own word: root may write any file."""
+    await put_v3(sqlite_place)
+    before = sqlite_place.path.read_bytes()
+    async with sqlite_place.engine() as engine:
+
+        @sa.event.listens_for(engine.sync_engine, "connect")
+        def only_read(connection: object, _: object) -> None:
+            connection.cursor().execute("PRAGMA query_only = ON")  # type: ignore[attr-defined] # a driver's own
+
+        with pytest.raises(CubepiSchemaError, match="may not change the tables"):
+            await threadkeep.upgrade(engine)
+    assert sqlite_place.path.read_bytes() == before

@@ -16,7 +16,8 @@ from rich.console import RenderableType
 import threadkeep
 from threadkeep.cli import databases, demo, failures, views
 from threadkeep.cli.terminal import never_fail_to_encode, out, patiently, printable
-from threadkeep.errors import CubepiSchemaError, CubepiSchemaMismatch, ThreadNotFoundError
+from threadkeep.errors import CubepiSchemaError, CubepiSchemaMismatch, CubepiSchemaUninitialized, ThreadNotFoundError
+from threadkeep.migrations.progress import UpgradeBar
 from threadkeep.sql.tables import SCHEMA_VERSION
 from threadkeep.threads import MAX_LIMIT
 
@@ -70,25 +71,40 @@ def _demo(
 
 
 @app.command("upgrade")
-def _upgrade(url: Url) -> None:
-    """Bring the database to the newest schema; a SQLite file is made if there is none."""
-    _tell(_upgraded(url), "upgrading")
+def _upgrade(
+    url: Url,
+    rename_ids: Annotated[
+        bool, typer.Option("--rename-ids", help="Rename ids of a cubepi database that are not allowed here.")
+    ] = False,
+) -> None:
+    """Bring the database to the newest schema. A SQLite file is made if there is none; cubepi's are taken over."""
+    _tell(_upgraded(url, rename_ids), "upgrading")
 
 
-async def _upgraded(url: str) -> Lines:
+async def _upgraded(url: str, rename_ids: bool) -> Lines:
     databases.backend_of(url)
-    before = None if databases.missing_file(url) else (await databases.look_at(url)).schema
-    with databases.connecting_to(url):
-        await threadkeep.upgrade(url)
+    before = None if databases.missing_file(url) else await databases.look_at(url)
+    with databases.connecting_to(url), UpgradeBar() as bar:
+        renamed = await threadkeep.upgrade(url, rename_ids=rename_ids, progress=bar)
     found = await databases.look_at(url)
     if isinstance(found.schema, CubepiSchemaError):
         raise found.schema
-    if before == found.schema:
-        which = "the newest" if before == SCHEMA_VERSION else f"newer than {SCHEMA_VERSION}, but open to this library"
-        return [f"nothing to do: the schema is version {before}, {which} ({found.server})"]
-    if isinstance(before, CubepiSchemaMismatch):
-        return [f"upgraded the schema from version {before.actual} to {found.schema} ({found.server})"]
-    return [f"made the schema, version {found.schema}: there was none ({found.server})"]
+    lines: Lines = [f"renamed {printable(old)!r} to {new!r}" for old, new in renamed.items()]
+    return [*lines, _what_was_done(before, found, await databases.row_counts(url))]
+
+
+def _what_was_done(before: databases.Found | None, now: databases.Found, rows: dict[str, int]) -> str:
+    if before is None or (isinstance(before.schema, CubepiSchemaUninitialized) and before.cubepi is None):
+        return f"made the schema, version {now.schema}: there was none ({now.server})"
+    if before.cubepi is not None:
+        kept = f"{rows['cubepi_threads']:,} threads, {rows['cubepi_messages']:,} messages"
+        return f"took over cubepi's schema {before.cubepi}: it is now version {now.schema}, with {kept} ({now.server})"
+    if before.schema == now.schema:
+        newest = now.schema == SCHEMA_VERSION
+        which = "the newest" if newest else f"newer than {SCHEMA_VERSION}, but open to this library"
+        return f"nothing to do: the schema is version {now.schema}, {which} ({now.server})"
+    assert isinstance(before.schema, CubepiSchemaMismatch)
+    return f"upgraded the schema from version {before.schema.actual} to {now.schema} ({now.server})"
 
 
 @app.command("check")

@@ -20,7 +20,7 @@ import threadkeep
 from threadkeep.cli.failures import MISUSED, Problem, driver_text
 from threadkeep.errors import CheckpointerError, CubepiSchemaError
 from threadkeep.memory import MemoryCheckpointer
-from threadkeep.migrations.upgrading import on_connection
+from threadkeep.migrations.upgrading import on_connection, schema_of_cubepi
 from threadkeep.sql.checkpointer import SQLCheckpointer
 from threadkeep.sql.dialects import hooks_of
 from threadkeep.sql.gate import check_schema
@@ -40,6 +40,8 @@ class Found:
 
     server: str
     schema: int | CubepiSchemaError
+    cubepi: int | None
+    """The schema of cubepi's that it has, before the upgrade."""
 
 
 async def look_at(url: str) -> Found:
@@ -53,10 +55,11 @@ async def look_at(url: str) -> Found:
         name = "MariaDB" if getattr(conn.dialect, "is_mariadb", False) else _NAMES[backend]
         numbers = conn.dialect.server_version_info or ()
         server = f"{name} {'.'.join(str(number) for number in numbers[:3])}"
+        cubepi = schema_of_cubepi(conn)
         try:
-            return Found(server, check_schema(conn, hooks_of(conn.dialect)))
+            return Found(server, check_schema(conn, hooks_of(conn.dialect)), cubepi)
         except CubepiSchemaError as trouble:
-            return Found(server, trouble)
+            return Found(server, trouble, cubepi)
 
     with connecting_to(url):
         return await _on(url, look)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from threadkeep.migrations.environment import hosts_own
-from threadkeep.migrations.upgrading import Progress, upgrade, upgrade_with
+from threadkeep.migrations.upgrading import Progress, renamed_id, upgrade, upgrade_with
 
-__all__ = ["Progress", "hosts_own", "upgrade", "upgrade_with"]
+__all__ = ["Progress", "hosts_own", "renamed_id", "upgrade", "upgrade_with"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from logging.config import fileConfig
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from alembic import command, context
@@ -17,6 +17,9 @@ from threadkeep.errors import CheckpointerError
 from threadkeep.sql.dialects import hooks_of
 from threadkeep.sql.tables import metadata
 from threadkeep.urls import Backend, split_url
+
+if TYPE_CHECKING:
+    from threadkeep.migrations.upgrading import Progress
 
 VERSION_TABLE = "cubepi_alembic_version"
 """Our own, so that a host's Alembic history in the same database is left alone."""
@@ -43,7 +46,8 @@ def run() -> None:
         else:
             from threadkeep.migrations.upgrading import on_connection
 
-            asyncio.run(on_connection(url, _migrate))
+            with _progress_bar() as context.config.attributes["progress"]:
+                asyncio.run(on_connection(url, _migrate))
 
 
 def include_name(name: str | None, kind: str, parents: Any) -> bool:
@@ -73,6 +77,7 @@ def _configure(**target: Any) -> None:
         compare_type=True,
         # For the revisions, which find them among the context's options.
         rename_ids=_rename_ids(),
+        script_for_v3=_script_for_v3(),
         progress=context.config.attributes.get("progress"),
         **target,
     )
@@ -111,6 +116,16 @@ def _rename_ids() -> bool:
     return bool(context.config.attributes.get("rename_ids")) or given in ("yes", "true", "1")
 
 
+def _script_for_v3() -> bool:
+    """Whether a script is for a database that cubepi 0.7.0 made: nobody can look what is there."""
+    given = context.get_x_argument(as_dictionary=True).get("cubepi", "none")
+    if given not in ("none", "3"):
+        raise ValueError(
+            f"-x cubepi={given}: a script can take over schema 3 alone; for others, run the upgrade itself"
+        )
+    return given == "3"
+
+
 def _url() -> str:
     url = context.get_x_argument(as_dictionary=True).get("url") or os.environ.get(URL_VARIABLE)
     if not url:
@@ -118,6 +133,14 @@ def _url() -> str:
             f"which database? Set {URL_VARIABLE}, or call: alembic -x url=postgresql://user@host/database ..."
         )
     return url
+
+
+def _progress_bar() -> AbstractContextManager[Progress | None]:
+    try:
+        from threadkeep.migrations.progress import UpgradeBar
+    except ModuleNotFoundError:  # rich, which is for those who use the command line
+        return nullcontext()
+    return UpgradeBar()
 
 
 @contextmanager

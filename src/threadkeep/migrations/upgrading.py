@@ -62,7 +62,7 @@ def upgrade_connection(
     hooks = hooks_of(conn.dialect)
     config = alembic_config(conn, rename_ids=rename_ids, progress=progress)
     scripts = ScriptDirectory.from_config(config)
-    with hooks.migrating(conn), _explained(conn):
+    with _explained(conn), hooks.migrating(conn):
         if _has_left_our_hands(conn, scripts):
             check_schema(conn, hooks)
             return {}
@@ -83,6 +83,12 @@ def preflight(conn: sa.Connection, scripts: ScriptDirectory, *, rename_ids: bool
         elif script.revision == "threadkeep_v4":
             renamed = script.module.preflight(conn, rename_ids=rename_ids)
     return renamed
+
+
+def renamed_id(old: str) -> str:
+    """What `rename_ids` makes of an id that is not allowed: for hosts that keep such ids in tables of their own."""
+    new: str = ScriptDirectory.from_config(alembic_config()).get_revision("threadkeep_v4").module.renamed(old)
+    return new
 
 
 def _to_come(conn: sa.Connection, scripts: ScriptDirectory) -> list[Script]:
@@ -111,7 +117,7 @@ def _explained(conn: sa.Connection) -> Iterator[None]:
     except ValueError as refusal:
         if isinstance(refusal, CubepiSchemaError):
             raise
-        raise CubepiSchemaMismatch(SCHEMA_VERSION, _version_of_cubepi(conn), str(refusal)) from None
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, schema_of_cubepi(conn) or 0, str(refusal)) from None
     except DBAPIError as error:
         if hooks_of(conn.dialect).classify(error) is not Failure.DENIED:
             raise
@@ -120,11 +126,14 @@ def _explained(conn: sa.Connection) -> Iterator[None]:
         ) from error
 
 
-def _version_of_cubepi(conn: sa.Connection) -> int:
-    """The number that cubepi left, or 0."""
-    if not sa.inspect(conn).has_table(schema_version.name):
-        return 0
-    return conn.execute(sa.select(sa.func.max(schema_version.c.version))).scalar() or 0
+def schema_of_cubepi(conn: sa.Connection) -> int | None:
+    """The number of cubepi's schema, where the tables are its own. In a SQLite file its tables tell it."""
+    seen = sa.inspect(conn)
+    if seen.has_table(schema_version.name) and not is_ours(conn):
+        return conn.execute(sa.select(sa.func.max(schema_version.c.version))).scalar()
+    if not seen.has_table("messages") or "message_json" not in {col["name"] for col in seen.get_columns("messages")}:
+        return None
+    return 5 if seen.has_table("thread_hitl_answers") else 4 if seen.has_table("runs") else 3
 
 
 def upgrade_with(op: Operations, *, rename_ids: bool = False) -> None:
@@ -141,7 +150,7 @@ def upgrade_with(op: Operations, *, rename_ids: bool = False) -> None:
         return
     conn = op.get_bind()
     hooks = hooks_of(conn.dialect)
-    with hooks.migrating(conn), _explained(conn):
+    with _explained(conn), hooks.migrating(conn):
         if _has_left_our_hands(conn, scripts):
             check_schema(conn, hooks)
             return

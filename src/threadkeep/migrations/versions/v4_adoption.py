@@ -202,10 +202,8 @@ def _adopt_server() -> Steps:
 
 def _give_every_message_its_thread() -> None:
     """On MySQL no foreign key kept a message from losing its thread. cubepi loads it all the same."""
-    if _dialect() not in _MYSQL or _has_column("cubepi_threads", "v3_extra") or _as_script():
-        return
-    if _has_column("cubepi_threads", "last_seq") or not _default_of_extra():
-        return  # an upgrade that was interrupted: nobody has written since
+    if _dialect() not in _MYSQL or _as_script() or not _default_of_extra():
+        return  # without the default this upgrade was interrupted: nobody has written since
     known = sa.select(_threads.c.thread_id).where(_threads.c.thread_id == _messages.c.thread_id)
     orphans = sa.select(_messages.c.thread_id).distinct().where(~sa.exists(known))
     for thread_id in op.get_bind().execute(orphans).scalars().all():
@@ -223,7 +221,7 @@ def _keep_old_workers_out() -> None:
         # In the order in which cubepi takes them; all changes below need the same lock.
         tables = [name for name in ("cubepi_threads", "cubepi_messages", "cubepi_runs") if _has_table(name)]
         op.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
-    elif not _has_column("cubepi_threads", "v3_extra"):
+    elif _threads_are_cubepis() and not _has_column("cubepi_threads", "v3_extra"):
         # Each of its writes begins by inserting a thread with defaults, and now there is none.
         _drop_default("cubepi_threads", "extra", sa.JSON())
     if _has_column("cubepi_runs", "completed_at"):
@@ -233,7 +231,14 @@ def _keep_old_workers_out() -> None:
         op.drop_index("ix_cubepi_runs_thread_seq", "cubepi_old_runs")  # a schema has one of each name
 
 
+def _threads_are_cubepis() -> bool:
+    """Whether the threads have columns of cubepi's. One statement drops all of them, when they have served."""
+    return _has_column("cubepi_threads", "pending_request")
+
+
 def _convert_threads() -> None:
+    if not _threads_are_cubepis():
+        return
     _drop_parent_key()
     # New columns and a drop, not a change of type, which would rewrite the table.
     _set_aside("cubepi_threads", "extra")
@@ -299,9 +304,9 @@ def _drop_parent_key_by_script() -> None:
         return
     # MySQL runs a statement that another one made. The key and the index that the server made for it share their name.
     op.execute(
-        "SET @threadkeep_step = (SELECT CONCAT('ALTER TABLE cubepi_threads DROP FOREIGN KEY `', CONSTRAINT_NAME,"
-        " '`, DROP INDEX `', CONSTRAINT_NAME, '`') FROM information_schema.REFERENTIAL_CONSTRAINTS"
-        " WHERE CONSTRAINT_SCHEMA = DATABASE() AND TABLE_NAME = 'cubepi_threads')"
+        "SET @threadkeep_step = COALESCE((SELECT CONCAT('ALTER TABLE cubepi_threads DROP FOREIGN KEY `',"
+        " CONSTRAINT_NAME, '`, DROP INDEX `', CONSTRAINT_NAME, '`') FROM information_schema.REFERENTIAL_CONSTRAINTS"
+        " WHERE CONSTRAINT_SCHEMA = DATABASE() AND TABLE_NAME = 'cubepi_threads'), 'DO 0')"
     )
     for statement in ("PREPARE step FROM @threadkeep_step", "EXECUTE step", "DEALLOCATE PREPARE step"):
         op.execute(statement)
@@ -322,7 +327,7 @@ def _move_runs() -> None:
 def _move_pending() -> None:
     """From two columns of the threads row into a table of its own."""
     _create_pending()
-    if not _has_column("cubepi_threads", "pending_request"):
+    if not _threads_are_cubepis():
         return
     request = _threads.c.pending_request
     question_id = request["question_id"].as_string()
@@ -347,7 +352,7 @@ def _refill(table: sa.TableClause, rows: sa.Select[Any]) -> None:
 
 def _count() -> None:
     """The work per thread: its counters, its extra as text, its times in UTC."""
-    if not _has_column("cubepi_threads", "v3_extra"):
+    if not _threads_are_cubepis():
         return
     last_seq = _last(_messages.c.seq)
     last_completion_seq = _last(_runs.c.completion_seq).where(_runs.c.completion_seq.is_not(None))
@@ -374,10 +379,14 @@ def _last(seq: sa.ColumnClause[Any]) -> sa.Select[Any]:
 
 
 def _drop_what_has_moved() -> None:
-    for column in ("v3_extra", "v3_created_at", "v3_updated_at", "pending_request", "run_id"):
-        if _has_column("cubepi_threads", column):
-            op.drop_column("cubepi_threads", column)
-            _note_dropped("cubepi_threads", column)
+    if not _threads_are_cubepis():
+        return
+    moved = ["v3_extra", "pending_request", "run_id"]
+    if _dialect() in _MYSQL:
+        moved += ["v3_created_at", "v3_updated_at"]
+    op.execute(f"ALTER TABLE cubepi_threads {', '.join(f'DROP COLUMN {column}' for column in moved)}")
+    for column in moved:
+        _note_dropped("cubepi_threads", column)
 
 
 def _make_it_ours() -> None:
@@ -595,7 +604,9 @@ def preflight(conn: sa.Connection, *, rename_ids: bool) -> dict[str, str]:
         more = f"\n  and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
         raise ValueError(
             f"{len(listed):,} of its ids are not allowed. To have them renamed, run"
-            " 'threadkeep upgrade --rename-ids URL' or upgrade(url, rename_ids=True). Nothing was changed.\n  " + "\n  ".join(listed[:_SHOWN]) + more
+            " 'threadkeep upgrade --rename-ids URL' or upgrade(url, rename_ids=True). Nothing was changed.\n  "
+            + "\n  ".join(listed[:_SHOWN])
+            + more
         )
     return {id_: renamed(id_) for ids in bad.values() for id_ in ids}
 
@@ -808,16 +819,16 @@ def _dialect() -> str:
 
 
 def _as_script() -> bool:
-    """Whether a script is printed (`--sql`). It cannot look: it knows what v3 was, and what it has done since."""
+    """Whether a script is printed (`--sql`). It cannot look: it is told where it starts, and knows what it has done."""
     return bool(op.get_context().as_sql)
 
 
 def _script_state() -> dict[str, set[str]]:
     options = op.get_context().opts
     if "threadkeep_script" not in options:
-        starts_at_v3 = options.get("starting_rev") == down_revision
         shape = _V3_FILE_SCRIPT if _dialect() == "sqlite" else _V3_SCRIPT
-        options["threadkeep_script"] = {name: set(columns) for name, columns in shape.items()} if starts_at_v3 else {}
+        of_v3 = {name: set(columns) for name, columns in shape.items()}
+        options["threadkeep_script"] = of_v3 if options.get("script_for_v3") else {}
     state: dict[str, set[str]] = options["threadkeep_script"]
     return state
 

@@ -104,7 +104,7 @@ def _columns(table: str) -> set[str]:
     """The columns of a table or view; none where there is none. A script (`--sql`) is for databases without answers."""
     context = op.get_context()
     if context.as_sql:
-        adopting = context.dialect.name == "sqlite" and context.opts.get("starting_rev") == "threadkeep_v3"
+        adopting = context.dialect.name == "sqlite" and context.opts.get("script_for_v3")
         return {"moved"} if adopting and table == "messages" else set()
     seen = sa.inspect(op.get_bind())
     return {column["name"] for column in seen.get_columns(table)} if seen.has_table(table) else set()

@@ -1,0 +1,108 @@
+"""Ids in a database of cubepi's that are not allowed here: listed and refused, or renamed when that is asked for."""
+
+import asyncio
+
+import pytest
+
+import threadkeep
+from migrations.databases import Place, drift_of
+from migrations.golden import EXPECTED, WITH_MESSAGES, add_thread, everything, prove_that_nothing_was_lost, put_v3
+from migrations.program import alembic, alembic_well, threadkeep_well
+from migrations.program import threadkeep as threadkeep_command
+from threadkeep import CubepiSchemaMismatch
+from threadkeep.ids import check_id
+from threadkeep.testing.samples import same
+
+SPACED, LONG, CONTROL, RUN, QUESTION = "a thread ", "ü" * 200, "tab\tand \x7f", " run", "question\n"
+BAD = {
+    SPACED: "white space",
+    LONG: "400 bytes",
+    CONTROL: "control character",
+    RUN: "white space",
+    QUESTION: "white space",
+}
+THREAD = EXPECTED[WITH_MESSAGES[0]]
+
+
+@pytest.fixture
+async def spoilt(place: Place) -> Place:
+    """A v3 database with ids that cubepi took."""
+    await put_v3(place, partitioned=False)
+    await add_thread(place, SPACED, THREAD)
+    await add_thread(place, LONG, THREAD, question_id="fine", run_id="fine")
+    await add_thread(place, CONTROL, THREAD, question_id=QUESTION, run_id=RUN)
+    return place
+
+
+async def test_they_are_listed_and_nothing_is_changed(spoilt: Place) -> None:
+    before = await spoilt.run(everything)
+    with pytest.raises(CubepiSchemaMismatch) as caught:
+        await threadkeep.upgrade(spoilt.url)
+    for id_, reason in BAD.items():
+        assert any(repr(id_) in line and reason in line for line in str(caught.value).splitlines()), id_
+    assert "--rename-ids" in str(caught.value)
+    assert caught.value.actual == 3
+
+    by_command = await asyncio.to_thread(threadkeep_command, "upgrade", spoilt.url)
+    by_alembic = await asyncio.to_thread(alembic, "upgrade", "head", url=spoilt.url)
+    for outcome in (by_command, by_alembic):
+        assert outcome.code != 0
+        assert "Traceback" not in outcome.err
+        assert repr(SPACED) in outcome.err
+    assert await spoilt.run(everything) == before
+
+
+async def test_a_file_that_opens_itself_is_refused_too(sqlite_place: Place) -> None:
+    await put_v3(sqlite_place)
+    await add_thread(sqlite_place, SPACED, THREAD)
+    before = await sqlite_place.run(everything)
+    with pytest.raises(CubepiSchemaMismatch, match="rename"):
+        async with sqlite_place.checkpointer():
+            pass
+    assert await sqlite_place.run(everything) == before
+
+
+@pytest.mark.parametrize("way", ["python", "command line", "alembic"])
+async def test_renamed_they_keep_everything(spoilt: Place, way: str) -> None:
+    if way == "python":
+        renamed = await threadkeep.upgrade(spoilt.url, rename_ids=True)
+        assert set(renamed) == set(BAD)
+    else:
+        if way == "command line":
+            out = await asyncio.to_thread(threadkeep_well, "upgrade", "--rename-ids", spoilt.url)
+            assert out.count("renamed ") == len(BAD)
+        else:
+            await asyncio.to_thread(alembic_well, "-x", "rename_ids=yes", "upgrade", "head", url=spoilt.url)
+        renamed = {id_: threadkeep.migrations.renamed_id(id_) for id_ in BAD}
+    assert [check_id("id", id_) for id_ in renamed.values()] == list(dict.fromkeys(renamed.values()))
+
+    async with spoilt.checkpointer() as cp:
+        for old in (SPACED, LONG, CONTROL):
+            data = await cp.load(renamed[old])
+            written = [{**message, "run_id": None} for message in THREAD["messages"]]
+            assert same([message.model_dump(mode="json") for message in data.messages], written)
+            assert same(data.extra, THREAD["extra"])
+        assert await cp.load_pending(renamed[SPACED]) is None
+        request, run_id = await cp.load_pending(renamed[LONG])
+        assert (request.question_id, run_id) == ("fine", "fine")
+        request, run_id = await cp.load_pending(renamed[CONTROL])
+        assert (request.question_id, run_id) == (renamed[QUESTION], renamed[RUN])
+        assert await cp.clear_pending_request_if_matches(
+            renamed[CONTROL], question_id=renamed[QUESTION], run_id=renamed[RUN]
+        )
+        for old in (SPACED, LONG, CONTROL):
+            assert await cp.threads.delete(renamed[old])
+    await prove_that_nothing_was_lost(spoilt)
+    assert await drift_of(spoilt) == ""
+
+
+async def test_two_that_differ_by_a_space_stay_two(place: Place) -> None:
+    await put_v3(place, partitioned=False)
+    await add_thread(place, "u", THREAD)
+    if place.kind in ("sqlite", "postgresql"):  # MySQL takes them for one, and so did cubepi
+        await add_thread(place, "u ", {**THREAD, "extra": {"other": True}})
+    await threadkeep.upgrade(place.url, rename_ids=True)
+    async with place.checkpointer() as cp:
+        assert same((await cp.load("u")).extra, THREAD["extra"])
+        if place.kind in ("sqlite", "postgresql"):
+            assert (await cp.load(threadkeep.migrations.renamed_id("u "))).extra == {"other": True}
