@@ -28,9 +28,13 @@ class Problem(Exception):
 
 
 def tell(error: Exception) -> int:
-    """Say it in one line; return the exit code."""
-    line, code = _line(error)
-    print("threadkeep:", printable(" ".join(line.split())), file=sys.stderr)
+    """Say it in one line, with a line more for each thing that it lists; return the exit code."""
+    text, code = _line(error)
+    lists = isinstance(error, CubepiSchemaError)
+    first, *listed = text.splitlines() if lists else [text]
+    print("threadkeep:", printable(" ".join(first.split())), file=sys.stderr)
+    for line in listed:
+        print(printable(line), file=sys.stderr)
     return code
 
 
