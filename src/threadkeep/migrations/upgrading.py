@@ -59,12 +59,10 @@ def upgrade_connection(
     A newer schema that is open to this library is left as it is. What cannot be brought there raises CubepiSchemaError,
     before anything is changed.
     """
-    hooks = hooks_of(conn.dialect)
     config = alembic_config(conn, rename_ids=rename_ids, progress=progress)
     scripts = ScriptDirectory.from_config(config)
-    with _explained(conn), hooks.migrating(conn):
+    with _explained(conn), hooks_of(conn.dialect).migrating(conn):
         if _has_left_our_hands(conn, scripts):
-            check_schema(conn, hooks)
             return {}
         renamed = preflight(conn, scripts, rename_ids=rename_ids)
         command.upgrade(config, "head")
@@ -103,10 +101,23 @@ def _revisions_of(conn: sa.Connection) -> MigrationContext:
 
 
 def _has_left_our_hands(conn: sa.Connection, scripts: ScriptDirectory) -> bool:
-    """Whether a newer release has been here, or the tables are ours but under a host's own Alembic."""
+    """Whether a newer release has been here, or the tables are ours but under a host's own Alembic.
+
+    Then they must be open to this library as they are, or CubepiSchemaMismatch is raised.
+    """
     there = _revisions_of(conn).get_current_heads()
-    known = {script.revision for script in scripts.walk_revisions()}
-    return not known.issuperset(there) if there else is_ours(conn)
+    if there and {script.revision for script in scripts.walk_revisions()}.issuperset(there):
+        return False
+    if not there and not is_ours(conn):
+        return False
+    try:
+        check_schema(conn, hooks_of(conn.dialect))
+    except CubepiSchemaMismatch as mismatch:
+        if there or mismatch.actual > SCHEMA_VERSION:
+            raise
+        hint = "a host's own Alembic history keeps these tables: run its 'alembic upgrade heads'"
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, mismatch.actual, hint) from None
+    return True
 
 
 @contextmanager
@@ -146,29 +157,29 @@ def upgrade_with(op: Operations, *, rename_ids: bool = False) -> None:
     scripts = ScriptDirectory.from_config(alembic_config())
     context.opts["rename_ids"] = rename_ids
     if context.as_sql:
-        _run(list(reversed(list(scripts.walk_revisions()))), scripts, _revisions_in_script(context))
+        if not context.opts.get("threadkeep_is_printed"):  # by an earlier revision of the host's, in the same script
+            _print(op, scripts)
+            context.opts["threadkeep_is_printed"] = True
         return
     conn = op.get_bind()
-    hooks = hooks_of(conn.dialect)
-    with _explained(conn), hooks.migrating(conn):
+    with _explained(conn), hooks_of(conn.dialect).migrating(conn):
         if _has_left_our_hands(conn, scripts):
-            check_schema(conn, hooks)
             return
         preflight(conn, scripts, rename_ids=rename_ids)
-        _run(_to_come(conn, scripts), scripts, _revisions_of(conn))
+        for script in _to_come(conn, scripts):
+            script.module.upgrade()
+            _revisions_of(conn).stamp(scripts, script.revision)
 
 
-def _run(revisions: list[Script], scripts: ScriptDirectory, recorded: MigrationContext) -> None:
-    for script in revisions:
-        script.module.upgrade()
-        recorded.stamp(scripts, script.revision)
-
-
-def _revisions_in_script(context: MigrationContext) -> MigrationContext:
+def _print(op: Operations, scripts: ScriptDirectory) -> None:
     from threadkeep.migrations.environment import VERSION_TABLE
 
-    options = {"version_table": VERSION_TABLE, "as_sql": True, "output_buffer": context.output_buffer}
-    return MigrationContext.configure(dialect=context.dialect, opts=options)
+    # As Alembic would make it: it makes its own only where it connects.
+    version = sa.Column("version_num", sa.String(32), nullable=False)
+    table = op.create_table(VERSION_TABLE, version, sa.PrimaryKeyConstraint(version, name=f"{VERSION_TABLE}_pkc"))
+    for script in reversed(list(scripts.walk_revisions())):
+        script.module.upgrade()
+    op.execute(sa.insert(table).values(version_num=scripts.get_current_head()))
 
 
 async def upgrade(

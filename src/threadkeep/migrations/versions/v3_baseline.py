@@ -53,8 +53,6 @@ def preflight(conn: sa.Connection) -> None:
     """Raise ValueError unless there is nothing yet, or a whole schema that cubepi made. Changes nothing."""
     seen = sa.inspect(conn)
     if seen.has_table("cubepi_schema_version"):
-        if conn.dialect.name == "sqlite":
-            raise ValueError("cubepi never made a table cubepi_schema_version in a SQLite file: what is this?")
         _require_whole_schema(conn, seen)
     elif there := [name for name in _OURS if seen.has_table(name)]:
         raise ValueError(
@@ -69,8 +67,10 @@ def _require_whole_schema(conn: sa.Connection, seen: sa.Inspector) -> None:
     if "oldest_library" in _columns(seen, "cubepi_schema_version"):
         raise ValueError(
             "these tables are Threadkeep's, but its revisions are not recorded where this Alembic looks:"
-            " run the one that made them"
+            " run the one that made them, or tell this one where it stands, with 'alembic stamp'"
         )
+    if conn.dialect.name == "sqlite":
+        raise ValueError("half a schema: in a SQLite file cubepi never made a table cubepi_schema_version")
     row = sa.table("cubepi_schema_version", sa.column("version", sa.Integer))
     versions = conn.execute(sa.select(row.c.version)).scalars().all()
     if len(versions) != 1 or versions[0] not in _ON_SERVERS:
