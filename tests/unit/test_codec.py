@@ -6,10 +6,12 @@
 import datetime
 import decimal
 import enum
+import json
 import uuid
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ from threadkeep import (
     UserMessage,
 )
 from threadkeep.codec import Codec
-from threadkeep.records import FORMAT_JSON, StoredMessage
+from threadkeep.records import FORMAT_JSON, FORMAT_MSGPACK, Mirror, StoredMessage
 from threadkeep.testing.samples import REQUESTS, UNSTORABLE_VALUES, asking, one_of_each, said, same
 
 # As in `cubepi.types`: JSON as an alias that comes back to itself, and the same with any model among it.
@@ -470,3 +472,55 @@ def test_an_answer_may_be_a_model() -> None:
     with pytest.raises(UnstorableValueError) as caught:
         codec.encode_answer([Human(metadata={"a": (1,)})])
     assert caught.value.path == "answer[0].metadata.a"
+
+
+# ---- rows that cubepi wrote ---------------------------------------------------------------------------
+
+
+def by_cubepi(seq: int, message: Any, metadata: Any = None, run_id: str | None = None) -> StoredMessage:
+    return StoredMessage(seq, FORMAT_MSGPACK, msgpack.packb(message), Mirror(metadata or {}, run_id))
+
+
+def test_msgpack_and_json_may_follow_each_other() -> None:
+    codec = Codec()
+    messages = [said(str(number)) for number in range(2_100)]
+    rows = stored(codec, messages)
+    for seq in range(1, len(rows) + 1, 3):
+        rows[seq - 1] = by_cubepi(seq, messages[seq - 1].model_dump(mode="json"))
+    assert codec.decode_messages("thread", rows) == messages
+
+
+def test_beside_msgpack_the_columns_are_the_truth() -> None:
+    payload = {**said("x").model_dump(mode="json"), "metadata": {"old": 1}, "run_id": "renamed since"}
+    (message,) = Codec().decode_messages("thread", [by_cubepi(1, payload, {"new": [1, 1.5, None]}, "run")])
+    assert message.metadata == {"new": [1, 1.5, None]}
+    assert message.run_id == "run"
+    (message,) = Codec().decode_messages("thread", [by_cubepi(1, payload)])
+    assert message.metadata == {}
+    assert message.run_id == "renamed since"
+
+
+def test_cubepis_messages_come_as_plain_dicts_too() -> None:
+    payload = {"role": "user", "content": [], "float": 1.0, "int": 2**63 - 1, "text": "\0 🙂"}
+    (message,) = Codec(message_type=dict[str, Any]).decode_messages("thread", [by_cubepi(1, payload)])
+    assert same(message, {**payload, "metadata": {}})
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x92\x01", msgpack.packb([]), msgpack.packb({"role": "user"})])
+def test_msgpack_that_does_not_decode_is_named(payload: bytes) -> None:
+    rows = stored(Codec(), [said("x")] * 3)
+    rows[1] = StoredMessage(2, FORMAT_MSGPACK, payload, Mirror({}, None))
+    with pytest.raises(CheckpointCorruptionError) as caught:
+        Codec().decode_messages("thread", rows)
+    assert caught.value.key == {"thread_id": "thread", "seq": 2}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": NaN}', '{"a": -Infinity}', '{"a": "\\ud800"}', '{"a": ' + "[" * 300 + "]" * 300 + "}"]
+)
+def test_what_pythons_json_wrote_and_ours_would_refuse_is_read(arguments: str) -> None:
+    """cubepi's SQLite files have it; nothing of ours does."""
+    call = f'{{"type": "tool_call", "id": "1", "name": "f", "arguments": {arguments}}}'
+    payload = f'{{"role": "assistant", "content": [{call}], "stop_reason": "stop"}}'.encode()
+    (message,) = Codec().decode_messages("thread", [StoredMessage(1, FORMAT_JSON, payload)])
+    assert repr(message.content[0].arguments) == repr(json.loads(arguments))
