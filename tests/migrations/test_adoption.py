@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import msgpack
 import pytest
@@ -19,7 +20,8 @@ from migrations.golden import (
     put_v3,
 )
 from migrations.program import alembic_well, at_once, threadkeep_well
-from threadkeep import CubepiSchemaMismatch, CubepiSchemaUninitialized
+from threadkeep import CheckpointerLockTimeoutError, CubepiSchemaMismatch, CubepiSchemaUninitialized
+from threadkeep.sql.dialects import Hooks
 
 
 @pytest.fixture
@@ -192,3 +194,22 @@ async def test_times_are_kept(server_place: Place) -> None:
     async with server_place.checkpointer() as cp:
         records = await cp.threads.list(limit=1000)
         assert {record.thread_id: round(record.created_at.timestamp() * 1_000_000) for record in records} == before
+
+
+# ---- beside others ------------------------------------------------------------------------------------
+
+
+async def test_it_does_not_wait_for_ever_for_a_table_that_is_in_use(
+    server_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody else would wait behind it. (On SQLite a busy timeout ends the wait for the file.)"""
+    monkeypatch.setattr(Hooks, "migration_lock_timeout", 1)
+    await put_v3(server_place, partitioned=False)
+    before = await server_place.run(everything)
+    async with server_place.engine() as engine, engine.connect() as conn:
+        await conn.exec_driver_sql("SELECT COUNT(*) FROM cubepi_threads")  # and its transaction stays open
+        with pytest.raises(CheckpointerLockTimeoutError, match="again"):
+            await threadkeep.upgrade(server_place.url)
+    assert await server_place.run(everything) in (before, {**before, "cubepi_alembic_version": ANY})
+    await threadkeep.upgrade(server_place.url)
+    await prove_that_nothing_was_lost(server_place)

@@ -18,7 +18,7 @@ from alembic.script import Script, ScriptDirectory
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from threadkeep.errors import CubepiSchemaError, CubepiSchemaMismatch
+from threadkeep.errors import CheckpointerLockTimeoutError, CubepiSchemaError, CubepiSchemaMismatch
 from threadkeep.sql import engines
 from threadkeep.sql.dialects import Failure, hooks_of
 from threadkeep.sql.gate import check_schema, is_ours
@@ -130,11 +130,16 @@ def _explained(conn: sa.Connection) -> Iterator[None]:
             raise
         raise CubepiSchemaMismatch(SCHEMA_VERSION, schema_of_cubepi(conn) or 0, str(refusal)) from None
     except DBAPIError as error:
-        if hooks_of(conn.dialect).classify(error) is not Failure.DENIED:
-            raise
-        raise CubepiSchemaError(
-            f"this account may not change the tables: run the upgrade with one that may ({error.orig})"
-        ) from error
+        match hooks_of(conn.dialect).classify(error):
+            case Failure.DENIED:
+                raise CubepiSchemaError(
+                    f"this account may not change the tables: run the upgrade with one that may ({error.orig})"
+                ) from error
+            case Failure.LOCK_TIMEOUT:
+                raise CheckpointerLockTimeoutError(
+                    "somebody else has used the tables for too long: run the upgrade again when they have finished"
+                ) from error
+        raise
 
 
 def schema_of_cubepi(conn: sa.Connection) -> int | None:

@@ -593,6 +593,7 @@ _REQUESTS = (
     ("cubepi_pending", "request"),
     ("thread_pending_request", "request_json"),
 )
+"""Where a question's id stands in JSON."""
 _SHOWN = 50
 
 
@@ -646,30 +647,28 @@ def _bad_ids(conn: sa.Connection) -> dict[str, list[str]]:
             if theirs and column in columns.get(table, ()):
                 yield from _values(conn, table, column)
 
-    found: dict[str, Iterator[str | None]] = {
-        "thread": iter(ids(_THREAD_IDS)),
-        "run": (id_ or None for id_ in ids(_RUN_IDS)),  # among answers, no run is ''
-        "question": itertools.chain(ids(_QUESTION_IDS), map(_question_in, ids(_REQUESTS))),
+    found: dict[str, Iterator[str]] = {
+        "thread": ids(_THREAD_IDS),
+        "run": filter(None, ids(_RUN_IDS)),  # among answers, no run is ''
+        "question": itertools.chain(ids(_QUESTION_IDS), ids(_REQUESTS)),
     }
-    return {kind: sorted({id_ for id_ in all_ if id_ is not None and _objection(id_)}) for kind, all_ in found.items()}
+    return {kind: sorted({id_ for id_ in all_ if _objection(id_)}) for kind, all_ in found.items()}
 
 
 def _values(conn: sa.Connection, table: str, column: str) -> Iterator[str]:
-    value: sa.ColumnElement[Any] = sa.column(column)
+    value = column
+    if (table, column) in _REQUESTS:
+        value = {
+            "postgresql": f"CAST({column} AS JSONB) ->> 'question_id'",
+            "sqlite": f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.question_id') END",
+        }.get(conn.dialect.name, f"JSON_UNQUOTE(JSON_EXTRACT({column}, '$.question_id'))")
     if conn.dialect.name in _MYSQL:
         # By their bytes: to a collation of cubepi's, an id with a space at its end is the one without.
-        value = sa.literal_column(f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)")
-    elif column == "pending_request":
-        value = sa.cast(value, sa.Text)
-    distinct = sa.select(value).distinct().select_from(sa.table(table)).where(sa.column(column).is_not(None))
-    for found in conn.execute(distinct).scalars():
-        yield found.decode() if isinstance(found, bytes) else found
-
-
-def _question_in(request: str) -> str | None:
-    parsed = json.loads(request)
-    question = parsed.get("question_id") if isinstance(parsed, dict) else None
-    return question if isinstance(question, str) else None
+        value = f"CAST(CONVERT({value} USING utf8mb4) AS BINARY)"
+    distinct: sa.Select[Any] = sa.select(sa.literal_column(value)).distinct().select_from(sa.table(table))
+    for found in conn.execute(distinct.where(sa.column(column).is_not(None))).scalars():
+        if found is not None:
+            yield found.decode() if isinstance(found, bytes) else found
 
 
 def _rename_ids() -> None:
@@ -715,10 +714,10 @@ def _rename_run(old: str, new: str) -> None:
 
 def _rename_questions_in_requests(bad: set[str]) -> None:
     for thread_id, request in op.get_bind().execute(sa.select(_pending.c.thread_id, _pending.c.request)).all():
-        question = _question_in(request)
-        if question in bad:
-            new = renamed(question)
-            text = json.dumps({**json.loads(request), "question_id": new}, ensure_ascii=False)
+        parsed = json.loads(request)
+        if parsed.get("question_id") in bad:
+            new = renamed(parsed["question_id"])
+            text = json.dumps({**parsed, "question_id": new}, ensure_ascii=False)
             its_row = _pending.c.thread_id == thread_id
             op.execute(sa.update(_pending).where(its_row).values(question_id=new, request=text))
 

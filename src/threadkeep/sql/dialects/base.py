@@ -149,6 +149,9 @@ class Hooks:
         """The largest encoded value that server and driver really carry, or None for no limit worth a word."""
         return None
 
+    migration_lock_timeout: ClassVar[int] = 60
+    """Seconds that an upgrade waits for a table. While it waits, everybody else waits behind it."""
+
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         """One upgrade at a time, in one transaction where the server's DDL has them."""

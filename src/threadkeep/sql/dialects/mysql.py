@@ -108,8 +108,11 @@ class MySQLHooks(Hooks):
         name = "concat('threadkeep.', left(sha2(database(), 256), 32))"
         if conn.exec_driver_sql(f"SELECT get_lock({name}, {_UPGRADE_LOCK_SECONDS})").scalar() != 1:
             raise CheckpointerLockTimeoutError("another upgrade of this database is running: try again later")
+        waits = int(conn.exec_driver_sql("SELECT @@lock_wait_timeout").scalar_one())
+        conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {self.migration_lock_timeout}")
         try:
             yield
         finally:
             if not conn.invalidated:
+                conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {waits}")
                 conn.exec_driver_sql(f"SELECT release_lock({name})")

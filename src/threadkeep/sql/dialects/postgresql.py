@@ -50,5 +50,6 @@ class PostgreSQLHooks(Hooks):
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         self.join(conn)  # in autocommit mode there is no transaction to roll back, or to hold the lock
-        conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))
+        conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))  # as long as another upgrade takes
+        self.bound_waits(conn, self.migration_lock_timeout)
         yield
