@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Lock
+from types import ModuleType
 from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -152,8 +153,8 @@ def schema_of_cubepi(conn: sa.Connection) -> int | None:
     return 5 if seen.has_table("thread_hitl_answers") else 4 if seen.has_table("runs") else 3
 
 
-def upgrade_with(op: Operations, *, rename_ids: bool = False) -> None:
-    """Bring our tables to head from within a revision of the host's: `upgrade_with(op)`.
+def upgrade_with(op: Operations | ModuleType, *, rename_ids: bool = False) -> None:
+    """Bring our tables to head from within a revision of the host's: `upgrade_with(op)`, with its `alembic.op`.
 
     It runs on the host's connection and in its transaction, and prints a script where the host does (`--sql`), for a
     database without our tables. Our own version table records it, so the host's history keeps its one head.
@@ -176,7 +177,7 @@ def upgrade_with(op: Operations, *, rename_ids: bool = False) -> None:
             _revisions_of(conn).stamp(scripts, script.revision)
 
 
-def _print(op: Operations, scripts: ScriptDirectory) -> None:
+def _print(op: Operations | ModuleType, scripts: ScriptDirectory) -> None:
     from threadkeep.migrations.environment import VERSION_TABLE
 
     # As Alembic would make it: it makes its own only where it connects.

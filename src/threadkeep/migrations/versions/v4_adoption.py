@@ -212,7 +212,7 @@ def _give_every_message_its_thread() -> None:
 
 def _default_of_extra() -> Any:
     columns = sa.inspect(op.get_bind()).get_columns("cubepi_threads")
-    return next(column["default"] for column in columns if column["name"] == "extra")
+    return next((column["default"] for column in columns if column["name"] == "extra"), None)
 
 
 def _keep_old_workers_out() -> None:
@@ -605,7 +605,8 @@ def preflight(conn: sa.Connection, *, rename_ids: bool) -> dict[str, str]:
         more = f"\n  and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
         raise ValueError(
             f"{len(listed):,} of its ids are not allowed. To have them renamed, run"
-            " 'threadkeep upgrade --rename-ids URL' or upgrade(url, rename_ids=True). Nothing was changed.\n  "
+            " 'threadkeep upgrade --rename-ids URL', upgrade(url, rename_ids=True), or, from a revision of yours,"
+            " upgrade_with(op, rename_ids=True). Nothing was changed.\n  "
             + "\n  ".join(listed[:_SHOWN])
             + more
         )

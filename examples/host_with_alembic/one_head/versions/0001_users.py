@@ -1,0 +1,19 @@
+"""The shop has users."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "users",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("email", sa.String(200), nullable=False, unique=True),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("users")
