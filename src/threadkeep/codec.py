@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import UnionType
@@ -127,13 +126,11 @@ class Codec:
         """For one row: cubepi's SQLite files may hold what Python's own json module writes and pydantic's refuses."""
         try:
             (message,) = self._validate(_joined([payload]))
-        except ValueError:
+        except ValueError as strictly:
             try:
-                plain = json.loads(payload.decode())
-            except (ValueError, RecursionError):
-                plain = None
-            if plain is None:
-                raise
+                plain = json_values.decode(payload.decode())
+            except ValueError:
+                raise strictly from None
             (message,) = self._messages.validate_python([plain], by_alias=False, by_name=True)
         return message
 

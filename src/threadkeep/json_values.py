@@ -6,11 +6,13 @@ back as a list and an int key as a str, and about limits, because what dumps mus
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from threadkeep.errors import UnstorableValueError
 
@@ -115,8 +117,21 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str) -> Any:
-    """The value that `encode` was given."""
-    return from_json(text)
+    """The value that `encode` was given, or that Python's own json module wrote, as in cubepi's SQLite files."""
+    try:
+        return from_json(text)
+    except ValueError:
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)  # lone surrogates, and nesting as deep as Python goes
+        raise
+
+
+def encode_again(value: Any) -> str:
+    """The JSON text of a value that was decoded, lone surrogates included."""
+    try:
+        return encode(value)
+    except (PydanticSerializationError, UnicodeError):
+        return json.dumps(value)
 
 
 def checked(value: Any, root: str, *, otherwise: Callable[[Any, int], None] | None = None) -> Any:

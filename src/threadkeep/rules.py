@@ -63,7 +63,7 @@ def decoded_extra(thread_id: str, stored: str) -> dict[str, Any]:
 def merged_extra(thread_id: str, stored: str, changes: str, max_bytes: int) -> str:
     """The stored extra with the changes merged in, one level deep. A key set to None is kept as None."""
     merged = {**decoded_extra(thread_id, stored), **json_values.decode(changes)}
-    return within(json_values.encode(merged), "extra", max_bytes)
+    return within(json_values.encode_again(merged), "extra", max_bytes)
 
 
 def forked_extra(thread_id: str, stored: str, metadata: str | None, max_bytes: int) -> str:

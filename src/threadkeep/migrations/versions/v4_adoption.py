@@ -413,13 +413,18 @@ def _find_cuts() -> None:
     has_parent = _threads.c.parent_thread_id.is_not(None)
     forks = list(op.get_bind().execute(sa.select(_threads.c.thread_id, _threads.c.parent_thread_id).where(has_parent)))
     for number, (fork, parent) in enumerate(forks):
-        _report("finding where forks were cut", number, len(forks))
-        cut = op.get_bind().execute(_last_copied(fork, parent)).scalar()
-        op.execute(sa.update(_threads).where(_threads.c.thread_id == fork).values(forked_at_seq=cut or 0))
+        _report("", number, len(forks), within=True)
+        copied = itertools.takewhile(lambda pair: pair.is_copy, op.get_bind().execute(_pairs(fork, parent)))
+        cut = max((pair.seq for pair in copied), default=0)
+        op.execute(sa.update(_threads).where(_threads.c.thread_id == fork).values(forked_at_seq=cut))
 
 
-def _last_copied(fork: str, parent: str) -> sa.Select[Any]:
-    """A fork begins with the messages it copied, in their order: those of the runs that came along, and legacy ones."""
+def _pairs(fork: str, parent: str) -> sa.Select[Any]:
+    """The fork's messages in their order, each beside the one of its parent that it would be a copy of.
+
+    A fork begins with the messages it copied: those of the runs that came along, and legacy ones. One statement copied
+    them, so they have one time.
+    """
     its, theirs = _runs.alias("its"), _runs.alias("theirs")
     came_along = sa.select(its.c.run_id).where(
         its.c.thread_id == fork,
@@ -429,17 +434,19 @@ def _last_copied(fork: str, parent: str) -> sa.Select[Any]:
         its.c.completion_time == theirs.c.completion_time,
     )
     position = sa.func.row_number().over(order_by=_messages.c.seq).label("position")
+    is_legacy = _messages.c.run_id.is_(None)
     slice_ = (
         sa.select(_messages.c.seq, _messages.c.payload, position)
-        .where(
-            _messages.c.thread_id == parent,
-            sa.or_(_messages.c.run_id.is_(None), _messages.c.run_id.in_(came_along)),
-        )
+        .where(_messages.c.thread_id == parent, sa.or_(is_legacy, _messages.c.run_id.in_(came_along)))
         .subquery()
     )
-    own = sa.select(_messages.c.payload, position).where(_messages.c.thread_id == fork).subquery()
-    copied = sa.and_(own.c.position == slice_.c.position, own.c.payload == slice_.c.payload)
-    return sa.select(sa.func.max(slice_.c.seq)).select_from(slice_.join(own, copied))
+    time: sa.ColumnElement[Any] = sa.column("v3_created_at" if _dialect() in _MYSQL else "created_at")
+    of_fork = _messages.c.thread_id == fork
+    own = sa.select(_messages.c.payload, position, time.label("time")).where(of_fork).subquery()
+    first = sa.select(time).select_from(_messages).where(of_fork).order_by(_messages.c.seq).limit(1).scalar_subquery()
+    is_copy = sa.and_(own.c.payload == slice_.c.payload, own.c.time == first)
+    pairs = own.join(slice_, own.c.position == slice_.c.position)
+    return sa.select(slice_.c.seq, is_copy.label("is_copy")).select_from(pairs).order_by(own.c.position)
 
 
 # ---- a SQLite file of cubepi's: its rows move -----------------------------------------------------------
@@ -606,9 +613,7 @@ def preflight(conn: sa.Connection, *, rename_ids: bool) -> dict[str, str]:
         raise ValueError(
             f"{len(listed):,} of its ids are not allowed. To have them renamed, run"
             " 'threadkeep upgrade --rename-ids URL', upgrade(url, rename_ids=True), or, from a revision of yours,"
-            " upgrade_with(op, rename_ids=True). Nothing was changed.\n  "
-            + "\n  ".join(listed[:_SHOWN])
-            + more
+            " upgrade_with(op, rename_ids=True). Nothing was changed.\n  " + "\n  ".join(listed[:_SHOWN]) + more
         )
     return {id_: renamed(id_) for ids in bad.values() for id_ in ids}
 
