@@ -213,3 +213,16 @@ async def test_it_does_not_wait_for_ever_for_a_table_that_is_in_use(
     assert await server_place.run(everything) in (before, {**before, "cubepi_alembic_version": ANY})
     await threadkeep.upgrade(server_place.url)
     await prove_that_nothing_was_lost(server_place)
+
+
+@pytest.mark.parametrize("place", ["mysql", "mariadb"], indirect=True)
+async def test_a_message_without_a_thread_gets_one(place: Place) -> None:
+    """On these two no foreign key kept a host from deleting the row alone. cubepi still loads its messages."""
+    await put_v3(place, partitioned=False)
+    thread_id = WITH_MESSAGES[0]
+    await place.execute(f"DELETE FROM cubepi_threads WHERE thread_id = '{thread_id}'")
+    await threadkeep.upgrade(place.url)
+    async with place.checkpointer() as cp:
+        data = await cp.load(thread_id)
+        assert len(data.messages) == (await cp.threads.get(thread_id)).last_seq > 0
+        assert data.extra == {}

@@ -184,11 +184,11 @@ _pending = _table("cubepi_pending", "thread_id", "question_id", "request", "run_
 
 def _adopt_server() -> Steps:
     return [
-        ("finding threads without a row", _give_every_message_its_thread),
         ("keeping old workers out", _keep_old_workers_out),
         ("changing the columns of threads", _convert_threads),
         ("changing the columns of messages", _convert_messages),
         ("building the index on messages", _index_messages),
+        ("finding messages without a thread", _give_every_message_its_thread),
         ("moving runs", _move_runs),
         ("moving pending requests", _move_pending),
         ("counting the messages of every thread", _count),
@@ -198,21 +198,6 @@ def _adopt_server() -> Steps:
         ("renaming ids", _rename_ids),
         ("writing the version", _make_it_ours),
     ]
-
-
-def _give_every_message_its_thread() -> None:
-    """On MySQL no foreign key kept a message from losing its thread. cubepi loads it all the same."""
-    if _dialect() not in _MYSQL or _as_script() or not _default_of_extra():
-        return  # without the default this upgrade was interrupted: nobody has written since
-    known = sa.select(_threads.c.thread_id).where(_threads.c.thread_id == _messages.c.thread_id)
-    orphans = sa.select(_messages.c.thread_id).distinct().where(~sa.exists(known))
-    for thread_id in op.get_bind().execute(orphans).scalars().all():
-        op.execute(sa.insert(_threads).values(thread_id=thread_id))
-
-
-def _default_of_extra() -> Any:
-    columns = sa.inspect(op.get_bind()).get_columns("cubepi_threads")
-    return next((column["default"] for column in columns if column["name"] == "extra"), None)
 
 
 def _keep_old_workers_out() -> None:
@@ -312,6 +297,21 @@ def _drop_parent_key_by_script() -> None:
         op.execute(statement)
 
 
+_BY_THREAD = "FORCE INDEX (ix_cubepi_messages_thread_run)"
+"""For MySQL, whose primary key is the table itself, payloads and all: the small index that was just built."""
+
+
+def _give_every_message_its_thread() -> None:
+    """On MySQL no foreign key kept a message from losing its thread. cubepi loads it all the same."""
+    if _dialect() not in _MYSQL or _as_script() or not _threads_are_cubepis():
+        return
+    known = sa.select(_threads.c.thread_id).where(_threads.c.thread_id == _messages.c.thread_id)
+    orphans = sa.select(_messages.c.thread_id).distinct().where(~sa.exists(known)).with_hint(_messages, _BY_THREAD)
+    times = dict.fromkeys(("created_at", "updated_at"), sa.func.utc_timestamp())
+    for thread_id in op.get_bind().execute(orphans).scalars().all():
+        op.execute(sa.insert(_threads).values(thread_id=thread_id, v3_extra="{}", extra="{}", **times))
+
+
 def _move_runs() -> None:
     _create_runs()
     if not _has_table("cubepi_old_runs"):
@@ -350,6 +350,9 @@ def _refill(table: sa.TableClause, rows: sa.Select[Any]) -> None:
     op.execute(sa.insert(table).from_select([column.name for column in table.c], rows))
 
 
+_THREADS_AT_ONCE = 1_000
+
+
 def _count() -> None:
     """The work per thread: its counters, its extra as text, its times in UTC."""
     if not _threads_are_cubepis():
@@ -367,14 +370,17 @@ def _count() -> None:
         values["updated_at"] = _utc(_threads.c.v3_updated_at)
         values["v3_updated_at"] = _threads.c.v3_updated_at  # or MySQL would set it to now
     counted = sa.update(_threads).values(values)
-    for range_ in _ranges(_threads.c.thread_id):
+    for range_ in _ranges(_threads.c.thread_id, _THREADS_AT_ONCE):
         op.execute(counted.where(range_))
 
 
 def _last(seq: sa.ColumnClause[Any]) -> sa.Select[Any]:
-    # The last entry of an index. MySQL would walk through all of a thread's messages to find a MAX().
     assert seq.table is not None, "a column of a table"
     of_thread = seq.table.c.thread_id == _threads.c.thread_id
+    if _dialect() in _MYSQL:
+        last: sa.Select[Any] = sa.select(sa.func.max(seq)).where(of_thread).correlate(_threads)
+        return last.with_hint(_messages, _BY_THREAD) if seq.table is _messages else last
+    # The last entry of the primary key.
     return sa.select(seq).where(of_thread).order_by(seq.desc()).limit(1).correlate(_threads)
 
 
@@ -453,7 +459,7 @@ def _pairs(fork: str, parent: str) -> sa.Select[Any]:
 
 _OLD_NAMES = ("messages", "thread_extra", "thread_pending_request", "runs")
 _OLD_RUNS = {"thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"}
-_ROWS_AT_ONCE = 20_000
+_MESSAGES_AT_ONCE = 20_000
 
 
 def _adopt_file() -> Steps:
@@ -528,7 +534,7 @@ def _move_file_messages() -> None:
     is_json = sa.func.json_valid(old.c.message_json)
     role = sa.func.coalesce(sa.case((is_json, sa.func.json_extract(old.c.message_json, "$.role"))), "")
     mirror = sa.func.coalesce(sa.case((is_json, sa.func.json_extract(old.c.message_json, "$.metadata"))), "{}")
-    for range_ in _ranges(old.c.id):
+    for range_ in _ranges(old.c.id, _MESSAGES_AT_ONCE):
         before = _threads.c.last_seq
         rows = (
             sa.select(
@@ -765,8 +771,8 @@ def _add_index(index: str, table: str, *columns: str) -> None:
         op.create_index(index, table, list(columns))
 
 
-def _ranges(column: sa.ColumnClause[Any]) -> Iterator[sa.ColumnElement[bool]]:
-    """Conditions that cover the column's values from the first to the last, a few thousand rows each."""
+def _ranges(column: sa.ColumnClause[Any], at_once: int) -> Iterator[sa.ColumnElement[bool]]:
+    """Conditions that cover the column's values from the first to the last, so many rows each."""
     if _as_script():
         yield sa.true()
         return
@@ -776,7 +782,7 @@ def _ranges(column: sa.ColumnClause[Any]) -> Iterator[sa.ColumnElement[bool]]:
     done = 0
     last: Any = None
     while True:
-        step = sa.select(column).order_by(column).limit(1).offset(_ROWS_AT_ONCE - 1)
+        step = sa.select(column).order_by(column).limit(1).offset(at_once - 1)
         after: sa.ColumnElement[bool] = sa.true() if last is None else column > last
         end = op.get_bind().execute(step.where(after)).scalar()
         _report("", done, rows, within=True)
@@ -784,7 +790,7 @@ def _ranges(column: sa.ColumnClause[Any]) -> Iterator[sa.ColumnElement[bool]]:
             yield after
             return
         yield sa.and_(after, column <= end)
-        done, last = done + _ROWS_AT_ONCE, end
+        done, last = done + at_once, end
 
 
 def _report(step: str, done: int, total: int, *, within: bool = False) -> None:
