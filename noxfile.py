@@ -76,6 +76,13 @@ def stress(session: nox.Session) -> None:
     session.run("pytest", "-m", "stress", "--timeout=3600", *session.posargs, env=more)
 
 
+@nox.session(name="benchmark-upgrade")
+def benchmark_upgrade(session: nox.Session) -> None:
+    """The upgrade of a large v3 database: time, locks, memory. `-- --messages 20000` is a quick look."""
+    session.install("-e", ".[dev]")
+    session.run("python", "benchmarks/upgrade_v3.py", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
 @nox.session
 def oldest(session: nox.Session) -> None:
     """The whole suite with the oldest release of everything that users install beside us."""
@@ -92,6 +99,25 @@ def cubeloop(session: nox.Session) -> None:
     session.install("-e", ".[dev]", "cubeloop>=0.15,<0.16")
     session.run("pytest", "tests/with_cubeloop", *session.posargs)
     session.run("python", AGENT)
+
+
+OLD_RELEASES = ["cubepi==0.7.0", "cubepi==0.12.0", "cubepi==0.13.6", "cubeloop==0.15.3"]
+
+
+@nox.session
+def cubepi(session: nox.Session) -> None:
+    """Databases that the real old releases wrote come over whole, and no old worker writes into them any more."""
+    session.install("-e", ".[dev]")
+    pythons = []
+    for name, version in (release.split("==") for release in OLD_RELEASES):
+        folder = Path(session.create_tmp(), f"{name}-{version}")
+        session.run("python", "-m", "venv", folder)
+        python = folder / "bin" / "python"
+        # aiomysql, which they use, does not work with later releases of PyMySQL.
+        wanted = [f"{name}[sqlite,postgres,mysql]=={version}", "pymysql<1.2"]
+        session.run(python, "-m", "pip", "install", "--quiet", *wanted, external=True)
+        pythons.append(f"{folder.name}={python}")
+    session.run("pytest", "tests/with_cubepi", *session.posargs, env={"THREADKEEP_OLD_RELEASES": " ".join(pythons)})
 
 
 @nox.session
