@@ -226,3 +226,18 @@ async def test_a_message_without_a_thread_gets_one(place: Place) -> None:
         data = await cp.load(thread_id)
         assert len(data.messages) == (await cp.threads.get(thread_id)).last_seq > 0
         assert data.extra == {}
+
+
+async def test_it_tells_how_far_it_is(v3: Place) -> None:
+    told: list[tuple[str, int, int, bool]] = []
+
+    def progress(step: str, done: int, total: int, within: bool) -> None:
+        told.append((step, done, total, within))
+
+    await threadkeep.upgrade(v3.url, progress=progress)
+    steps = [(done, total) for _, done, total, within in told if not within]
+    assert steps == [(number, steps[0][1]) for number in range(steps[0][1] + 1)]
+    assert all(name for name, done, total, within in told if not within and done < total)
+    rows = [(done, total) for _, done, total, within in told if within]
+    assert rows
+    assert all(done < total for done, total in rows)

@@ -78,7 +78,7 @@ def _upgrade(
     ] = False,
 ) -> None:
     """Bring the database to the newest schema. A SQLite file is made if there is none; cubepi's are taken over."""
-    _tell(_upgraded(url, rename_ids), "upgrading")
+    _tell(_upgraded(url, rename_ids), None)
 
 
 async def _upgraded(url: str, rename_ids: bool) -> Lines:
@@ -196,10 +196,10 @@ async def _forked(url: str, source: str, new: str, after: str) -> Lines:
     return [f"forked {source!r} after run {after!r}: {new!r} has {messages}"]
 
 
-def _tell(work: Coroutine[Any, Any, Lines], doing: str) -> None:
-    """Print what the work has to tell; a str is one line, however long."""
+def _tell(work: Coroutine[Any, Any, Lines], doing: str | None) -> None:
+    """Print what the work has to tell; a str is one line, however long. What shows its own progress says None."""
     # After the work, not during it: the spinner has the line then.
-    for line in _run(patiently(work, doing)):
+    for line in _run(work if doing is None else patiently(work, doing)):
         if isinstance(line, str):
             out().print(printable(line), soft_wrap=True)
         else:

@@ -685,8 +685,8 @@ def _values(conn: sa.Connection, table: str, column: str) -> Iterator[str]:
 
 def _rename_ids() -> None:
     """After everything has moved, so that there is one place for each id."""
-    if _as_script():
-        return
+    if not op.get_context().opts.get("rename_ids"):
+        return  # there is nothing to rename: the preflight would have refused
     bad = _bad_ids(op.get_bind())
     for old in bad["thread"]:
         _rename_thread(old, renamed(old))
