@@ -106,3 +106,26 @@ async def test_two_that_differ_by_a_space_stay_two(place: Place) -> None:
         assert same((await cp.load("u")).extra, THREAD["extra"])
         if place.kind in ("sqlite", "postgresql"):
             assert (await cp.load(threadkeep.migrations.renamed_id("u "))).extra == {"other": True}
+
+
+async def test_an_empty_run_is_an_id_that_is_not_allowed(place: Place) -> None:
+    """cubepi took it. Among answers alone, '' means that there is no run."""
+    await put_v3(place, partitioned=False)
+    await add_thread(place, "waiting", THREAD, question_id="question", run_id="")
+    with pytest.raises(CubepiSchemaMismatch, match="run '': it is empty"):
+        await threadkeep.upgrade(place.url)
+    renamed = await threadkeep.upgrade(place.url, rename_ids=True)
+    async with place.checkpointer() as cp:
+        _, run_id = await cp.load_pending("waiting")
+        assert run_id == renamed[""]
+        assert await cp.clear_pending_request_if_matches("waiting", question_id="question", run_id=run_id)
+
+
+async def test_a_new_name_that_is_taken_is_refused_before_anything_is_changed(place: Place) -> None:
+    await put_v3(place, partitioned=False)
+    await add_thread(place, SPACED, THREAD)
+    await add_thread(place, threadkeep.migrations.renamed_id(SPACED), THREAD)
+    before = await place.run(everything)
+    with pytest.raises(CubepiSchemaMismatch, match="there already"):
+        await threadkeep.upgrade(place.url, rename_ids=True)
+    assert await place.run(everything) == before

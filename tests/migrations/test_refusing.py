@@ -12,6 +12,7 @@ from migrations.databases import Place, schema_of
 from migrations.golden import everything, put_v3
 from migrations.program import alembic
 from migrations.program import threadkeep as threadkeep_command
+from servers import fresh_database
 from threadkeep import CubepiSchemaError, CubepiSchemaMismatch, SQLiteCheckpointer, upgrade
 
 SPOILT = {
@@ -19,7 +20,7 @@ SPOILT = {
     "a version nobody knows": (["UPDATE cubepi_schema_version SET version = 99"], "says 99"),
     "a version before 3": (["UPDATE cubepi_schema_version SET version = 2"], "says 2"),
     "no version": (["DELETE FROM cubepi_schema_version"], "says nothing"),
-    "two versions": (["INSERT INTO cubepi_schema_version VALUES (4)"], "says 3, 4"),
+    "two versions": (["INSERT INTO cubepi_schema_version VALUES (4)"], "says 3 and 4"),
     "no version table": (["DROP TABLE cubepi_schema_version"], "without cubepi_schema_version"),
     "no messages": (["DROP TABLE cubepi_messages"], "no cubepi_messages"),
     "a column less": (["ALTER TABLE cubepi_threads DROP COLUMN pending_request"], "no column pending_request"),
@@ -149,3 +150,16 @@ async def test_a_file_that_may_not_be_written(sqlite_place: Place) -> None:
         with pytest.raises(CubepiSchemaError, match="may not change the tables"):
             await threadkeep.upgrade(engine)
     assert sqlite_place.path.read_bytes() == before
+
+
+async def test_tables_that_would_end_up_in_two_schemas() -> None:
+    """Only PostgreSQL has a path of schemas: ours would be made in its first, and cubepi's may be in another."""
+    with fresh_database("postgresql") as url:
+        place = Place("postgresql", url)
+        await put_v3(place)
+        await place.execute("CREATE SCHEMA app")
+        path = {"server_settings": {"search_path": "app,public"}}
+        async with place.engine(connect_args=path) as engine:
+            with pytest.raises(CubepiSchemaMismatch, match="search_path=public"):
+                await upgrade(engine)
+        await upgrade(url)

@@ -89,7 +89,7 @@ async def _upgraded(url: str, rename_ids: bool) -> Lines:
     found = await databases.look_at(url)
     if isinstance(found.schema, CubepiSchemaError):
         raise found.schema
-    lines: Lines = [f"renamed {printable(old)!r} to {new!r}" for old, new in renamed.items()]
+    lines: Lines = [f"renamed {old!r} to {new!r}" for old, new in renamed.items()]
     return [*lines, _what_was_done(before, found, await databases.row_counts(url))]
 
 

@@ -18,13 +18,18 @@ from sqlalchemy.exc import DBAPIError
 
 import threadkeep
 from threadkeep.cli.failures import MISUSED, Problem, driver_text
-from threadkeep.errors import CheckpointerError, CubepiSchemaError
+from threadkeep.errors import (
+    CheckpointerError,
+    CubepiSchemaError,
+    CubepiSchemaMismatch,
+    CubepiSchemaUninitialized,
+)
 from threadkeep.memory import MemoryCheckpointer
 from threadkeep.migrations.upgrading import on_connection, schema_of_cubepi
 from threadkeep.sql.checkpointer import SQLCheckpointer
 from threadkeep.sql.dialects import hooks_of
-from threadkeep.sql.gate import check_schema
-from threadkeep.sql.tables import messages, metadata
+from threadkeep.sql.gate import WRITTEN_BY_CUBEPI, check_schema
+from threadkeep.sql.tables import SCHEMA_VERSION, messages, metadata
 from threadkeep.urls import Backend, split_url, sqlite_path
 
 T = TypeVar("T")
@@ -58,6 +63,9 @@ async def look_at(url: str) -> Found:
         cubepi = schema_of_cubepi(conn)
         try:
             return Found(server, check_schema(conn, hooks_of(conn.dialect)), cubepi)
+        except CubepiSchemaUninitialized as trouble:
+            told = trouble if cubepi is None else CubepiSchemaMismatch(SCHEMA_VERSION, cubepi, WRITTEN_BY_CUBEPI)
+            return Found(server, told, cubepi)
         except CubepiSchemaError as trouble:
             return Found(server, trouble, cubepi)
 

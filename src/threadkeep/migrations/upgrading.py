@@ -150,7 +150,10 @@ def schema_of_cubepi(conn: sa.Connection) -> int | None:
         return conn.execute(sa.select(sa.func.max(schema_version.c.version))).scalar()
     if not seen.has_table("messages") or "message_json" not in {col["name"] for col in seen.get_columns("messages")}:
         return None
-    return 5 if seen.has_table("thread_hitl_answers") else 4 if seen.has_table("runs") else 3
+    if seen.has_table("thread_hitl_answers"):
+        return 5
+    runs = seen.get_columns("runs") if seen.has_table("runs") else []
+    return 4 if "completion_seq" in {column["name"] for column in runs} else 3
 
 
 def upgrade_with(op: Operations | ModuleType, *, rename_ids: bool = False) -> None:

@@ -11,6 +11,7 @@ from threadkeep.sql.tables import SCHEMA_VERSION, schema_version
 from threadkeep.version import __version__, as_numbers
 
 _UPGRADE = "run 'threadkeep upgrade URL' (or 'alembic upgrade head') first"
+WRITTEN_BY_CUBEPI = f"cubepi wrote this database: {_UPGRADE}"
 
 
 def is_ours(conn: sa.Connection) -> bool:
@@ -35,7 +36,7 @@ def check_schema(conn: sa.Connection, hooks: Hooks) -> int:
     row = max(rows, key=lambda row: int(row["version"]))
     actual = int(row["version"])
     if "oldest_library" not in row:
-        raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, f"cubepi wrote this database: {_UPGRADE}")
+        raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, WRITTEN_BY_CUBEPI)
     if actual < SCHEMA_VERSION:
         raise CubepiSchemaMismatch(SCHEMA_VERSION, actual, _UPGRADE)
     oldest = as_numbers(row["oldest_library"])

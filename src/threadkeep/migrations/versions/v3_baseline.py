@@ -74,16 +74,27 @@ def _require_whole_schema(conn: sa.Connection, seen: sa.Inspector) -> None:
     row = sa.table("cubepi_schema_version", sa.column("version", sa.Integer))
     versions = conn.execute(sa.select(row.c.version)).scalars().all()
     if len(versions) != 1 or versions[0] not in _ON_SERVERS:
-        found = ", ".join(map(str, versions)) or "nothing"
-        raise ValueError(
-            f"cubepi_schema_version says {found}, and what can be taken over is 3, 4 or 5."
-            " An older one is first upgraded by cubepi's own revisions"
-        )
+        found = " and ".join(map(str, versions)) or "nothing"
+        older = ": first upgrade it by cubepi's own revisions" if max(versions, default=9) < min(_ON_SERVERS) else ""
+        raise ValueError(f"cubepi_schema_version says {found}, and what can be taken over is one of 3, 4 and 5{older}")
+    if conn.dialect.name == "postgresql":
+        _require_one_schema(conn)
     for table, needed in _ON_SERVERS[versions[0]].items():
         if not seen.has_table(table):
             raise ValueError(f"half a schema: cubepi_schema_version says {versions[0]}, but there is no {table}")
         if missing := needed - _columns(seen, table):
             raise ValueError(f"half a schema: {table} has no column {', '.join(sorted(missing))}")
+
+
+def _require_one_schema(conn: sa.Connection) -> None:
+    """New tables are made in the first schema of the search path. cubepi's must be there too."""
+    its = "(SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('cubepi_threads'))"
+    here, there = conn.execute(sa.text(f"SELECT current_schema()::text, {its}")).one()
+    if here != there:
+        raise ValueError(
+            f"cubepi's tables are in the schema {there}, and new ones would be made in {here}:"
+            f" connect with search_path={there}"
+        )
 
 
 def _require_whole_file(seen: sa.Inspector) -> None:

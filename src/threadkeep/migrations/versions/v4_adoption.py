@@ -594,12 +594,12 @@ _RUN_IDS = (
     ("cubepi_runs", "run_id"),
     ("cubepi_old_runs", "run_id"),
     ("cubepi_pending", "run_id"),
-    ("cubepi_hitl_answers", "run_id"),
     ("messages", "run_id"),
     ("thread_pending_request", "run_id"),
     ("runs", "run_id"),
-    ("thread_hitl_answers", "run_id"),
 )
+_RUN_KEYS = (("cubepi_hitl_answers", "run_id"), ("thread_hitl_answers", "run_id"))
+"""Among answers, no run is ''."""
 _QUESTION_IDS = (("cubepi_hitl_answers", "question_id"), ("thread_hitl_answers", "question_id"))
 _REQUESTS = (
     ("cubepi_threads", "pending_request"),
@@ -621,7 +621,13 @@ def preflight(conn: sa.Connection, *, rename_ids: bool) -> dict[str, str]:
             " 'threadkeep upgrade --rename-ids URL', upgrade(url, rename_ids=True), or, from a revision of yours,"
             " upgrade_with(op, rename_ids=True). Nothing was changed.\n  " + "\n  ".join(listed[:_SHOWN]) + more
         )
-    return {id_: renamed(id_) for ids in bad.values() for id_ in ids}
+    new = {id_: renamed(id_) for ids in bad.values() for id_ in ids}
+    if taken := sorted(set(new.values()).intersection(itertools.chain(*_ids(conn).values()))) if new else []:
+        raise ValueError(
+            f"ids that would be made by renaming are there already: {', '.join(map(repr, taken[:_SHOWN]))}."
+            " Rename one of each pair yourself. Nothing was changed"
+        )
+    return new
 
 
 def renamed(old: str) -> str:
@@ -645,6 +651,11 @@ def _objection(id_: str) -> str:
 
 
 def _bad_ids(conn: sa.Connection) -> dict[str, list[str]]:
+    return {kind: sorted({id_ for id_ in ids if _objection(id_)}) for kind, ids in _ids(conn).items()}
+
+
+def _ids(conn: sa.Connection) -> dict[str, Iterator[str]]:
+    """All there are, of each kind."""
     seen = sa.inspect(conn)
     columns = {
         table: {column["name"] for column in seen.get_columns(table)}
@@ -659,12 +670,11 @@ def _bad_ids(conn: sa.Connection) -> dict[str, list[str]]:
             if theirs and column in columns.get(table, ()):
                 yield from _values(conn, table, column)
 
-    found: dict[str, Iterator[str]] = {
+    return {
         "thread": ids(_THREAD_IDS),
-        "run": filter(None, ids(_RUN_IDS)),  # among answers, no run is ''
+        "run": itertools.chain(ids(_RUN_IDS), filter(None, ids(_RUN_KEYS))),
         "question": itertools.chain(ids(_QUESTION_IDS), ids(_REQUESTS)),
     }
-    return {kind: sorted({id_ for id_ in all_ if _objection(id_)}) for kind, all_ in found.items()}
 
 
 def _values(conn: sa.Connection, table: str, column: str) -> Iterator[str]:
@@ -720,7 +730,7 @@ def _rename_run(old: str, new: str) -> None:
         message = json.dumps({**json.loads(payload), "run_id": new}).encode()
         its_row = sa.and_(_messages.c.thread_id == thread_id, _messages.c.seq == seq)
         op.execute(sa.update(_messages).where(its_row).values(payload=message))
-    for table, column in _RUN_IDS:
+    for table, column in (*_RUN_IDS, *(_RUN_KEYS if old else ())):
         _rename(table, column, old, new)
 
 
