@@ -396,9 +396,14 @@ def _drop_what_has_moved() -> None:
 
 
 def _make_it_ours() -> None:
-    # With this column the tables are ours: that is what the next upgrade looks at, and every worker.
-    _add_column("cubepi_schema_version", sa.Column("oldest_library", sa.String(32), nullable=False, server_default=""))
-    _drop_default("cubepi_schema_version", "oldest_library", sa.String(32))
+    # With this column the tables are ours: that is what the next upgrade looks at, and every worker. So nothing may be
+    # left to do about it: PostgreSQL needs a default for a moment, and its upgrade is one transaction.
+    default = "" if _dialect() == "postgresql" else None
+    _add_column(
+        "cubepi_schema_version", sa.Column("oldest_library", sa.String(32), nullable=False, server_default=default)
+    )
+    if _dialect() == "postgresql":
+        _drop_default("cubepi_schema_version", "oldest_library", sa.String(32))
     _write_version()
 
 
