@@ -77,6 +77,7 @@ def _configure(**target: Any) -> None:
         compare_type=True,
         # For the revisions, which find them among the context's options.
         rename_ids=_rename_ids(),
+        is_checked=context.config.attributes.get("is_checked", False),
         script_for_v3=_script_for_v3(),
         progress=context.config.attributes.get("progress"),
         **target,
@@ -89,6 +90,7 @@ def _migrate(connection: sa.Connection) -> None:
             from threadkeep.migrations.upgrading import preflight
 
             preflight(connection, context.script, rename_ids=_rename_ids())
+            context.config.attributes["is_checked"] = True
         _configure(connection=connection)
         with context.begin_transaction():
             context.run_migrations()

@@ -20,15 +20,15 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from threadkeep.errors import CheckpointerLockTimeoutError, CubepiSchemaError, CubepiSchemaMismatch
+from threadkeep.migrations.environment import VERSION_TABLE
 from threadkeep.sql import engines
-from threadkeep.sql.dialects import Failure, hooks_of
+from threadkeep.sql.dialects import Failure, Hooks, hooks_of
 from threadkeep.sql.gate import check_schema, is_ours
 from threadkeep.sql.tables import SCHEMA_VERSION, schema_version
 from threadkeep.urls import Backend, split_url, sqlite_path
 
 T = TypeVar("T")
 
-_LOCK_TIMEOUT = 60.0
 _HERE = Path(__file__).parent
 
 # Alembic keeps its context in module globals: in one process, one command at a time.
@@ -66,6 +66,7 @@ def upgrade_connection(
         if _has_left_our_hands(conn, scripts):
             return {}
         renamed = preflight(conn, scripts, rename_ids=rename_ids)
+        config.attributes["is_checked"] = True
         command.upgrade(config, "head")
         return renamed
 
@@ -77,10 +78,8 @@ def preflight(conn: sa.Connection, scripts: ScriptDirectory, *, rename_ids: bool
     """
     renamed: dict[str, str] = {}
     for script in _to_come(conn, scripts):
-        if script.revision == "threadkeep_v3":
-            script.module.preflight(conn)
-        elif script.revision == "threadkeep_v4":
-            renamed = script.module.preflight(conn, rename_ids=rename_ids)
+        if hasattr(script.module, "preflight"):
+            renamed |= script.module.preflight(conn, rename_ids=rename_ids)
     return renamed
 
 
@@ -96,8 +95,6 @@ def _to_come(conn: sa.Connection, scripts: ScriptDirectory) -> list[Script]:
 
 
 def _revisions_of(conn: sa.Connection) -> MigrationContext:
-    from threadkeep.migrations.environment import VERSION_TABLE
-
     return MigrationContext.configure(conn, opts={"version_table": VERSION_TABLE})
 
 
@@ -127,8 +124,6 @@ def _explained(conn: sa.Connection) -> Iterator[None]:
     try:
         yield
     except ValueError as refusal:
-        if isinstance(refusal, CubepiSchemaError):
-            raise
         raise CubepiSchemaMismatch(SCHEMA_VERSION, schema_of_cubepi(conn) or 0, str(refusal)) from None
     except DBAPIError as error:
         match hooks_of(conn.dialect).classify(error):
@@ -175,14 +170,13 @@ def upgrade_with(op: Operations | ModuleType, *, rename_ids: bool = False) -> No
         if _has_left_our_hands(conn, scripts):
             return
         preflight(conn, scripts, rename_ids=rename_ids)
+        context.opts["is_checked"] = True
         for script in _to_come(conn, scripts):
             script.module.upgrade()
             _revisions_of(conn).stamp(scripts, script.revision)
 
 
 def _print(op: Operations | ModuleType, scripts: ScriptDirectory) -> None:
-    from threadkeep.migrations.environment import VERSION_TABLE
-
     # As Alembic would make it: it makes its own only where it connects.
     version = sa.Column("version_num", sa.String(32), nullable=False)
     table = op.create_table(VERSION_TABLE, version, sa.PrimaryKeyConstraint(version, name=f"{VERSION_TABLE}_pkc"))
@@ -229,7 +223,7 @@ async def on_connection(url_or_engine: str | AsyncEngine, work: Callable[[sa.Con
         case Backend.POSTGRESQL:
             engine = engines.postgresql_engine(url_or_engine, **engines.MIGRATING)
         case Backend.MYSQL:
-            engine = engines.mysql_engine(url_or_engine, lock_timeout=_LOCK_TIMEOUT, **engines.MIGRATING)
+            engine = engines.mysql_engine(url_or_engine, lock_timeout=Hooks.migration_lock_timeout, **engines.MIGRATING)
         case Backend.SQLITE:
             return await asyncio.to_thread(_on_sqlite, sqlite_path(rest), work)
         case Backend.MEMORY:

@@ -49,8 +49,8 @@ def downgrade() -> None:
     raise NotImplementedError("there is nothing before v3")
 
 
-def preflight(conn: sa.Connection) -> None:
-    """Raise ValueError unless there is nothing yet, or a whole schema that cubepi made. Changes nothing."""
+def preflight(conn: sa.Connection, *, rename_ids: bool = False) -> dict[str, str]:
+    """Raise ValueError unless there is nothing yet, or a whole schema that cubepi made. Changes and renames nothing."""
     seen = sa.inspect(conn)
     if seen.has_table("cubepi_schema_version"):
         _require_whole_schema(conn, seen)
@@ -61,6 +61,7 @@ def preflight(conn: sa.Connection) -> None:
         )
     elif conn.dialect.name == "sqlite":
         _require_whole_file(seen)
+    return {}
 
 
 def _require_whole_schema(conn: sa.Connection, seen: sa.Inspector) -> None:

@@ -45,8 +45,9 @@ Steps = list[tuple[str, Callable[[], None]]]
 
 
 def upgrade() -> None:
-    if not _as_script():
-        preflight(op.get_bind(), rename_ids=bool(op.get_context().opts.get("rename_ids")))
+    options = op.get_context().opts
+    if not _as_script() and not options.get("is_checked"):
+        preflight(op.get_bind(), rename_ids=bool(options.get("rename_ids")))
     steps = _steps()
     for number, (name, step) in enumerate(steps):
         _report(name, number, len(steps))
@@ -493,6 +494,11 @@ def _from_julian(day: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.func.strftime("%Y-%m-%d %H:%M:%f", day).concat("000")
 
 
+def _in_json(text: sa.ColumnElement[Any], path: str) -> sa.ColumnElement[Any]:
+    # Python's json module writes NaN, which SQLite's own may refuse: what is taken out like this is a mirror.
+    return sa.case((sa.func.json_valid(text), sa.func.json_extract(text, path)))
+
+
 def _move_file_threads() -> None:
     """A thread was wherever its id was, and its time is that of its rows. One that has no times gets today's."""
     times = {"messages": "created_at", "thread_pending_request": "created_at", "runs": "claimed_at"}
@@ -508,7 +514,7 @@ def _move_file_threads() -> None:
         .group_by(rows.c.thread_id)
         .subquery()
     )
-    extra = _table("thread_extra", *_columns("thread_extra")) if _columns("thread_extra") else None
+    extra = _old("thread_extra")
     source: sa.FromClause = days
     parent: sa.ColumnElement[Any] = sa.null()
     text: sa.ColumnElement[Any] = sa.literal("{}", sa.String)
@@ -535,10 +541,8 @@ def _move_file_runs() -> None:
 def _move_file_messages() -> None:
     old = _old("messages")
     assert old is not None, "the preflight has seen it"
-    # Python's json module writes NaN, which SQLite's own may refuse: the mirrors are best effort.
-    is_json = sa.func.json_valid(old.c.message_json)
-    role = sa.func.coalesce(sa.case((is_json, sa.func.json_extract(old.c.message_json, "$.role"))), "")
-    mirror = sa.func.coalesce(sa.case((is_json, sa.func.json_extract(old.c.message_json, "$.metadata"))), "{}")
+    role = sa.func.coalesce(_in_json(old.c.message_json, "$.role"), "")
+    mirror = sa.func.coalesce(_in_json(old.c.message_json, "$.metadata"), "{}")
     for range_ in _ranges(old.c.id, _MESSAGES_AT_ONCE):
         before = _threads.c.last_seq
         rows = (
@@ -566,7 +570,7 @@ def _move_file_pending() -> None:
     old = _old("thread_pending_request")
     if old is None:
         return
-    question_id = sa.func.json_extract(old.c.request_json, "$.question_id")
+    question_id = _in_json(old.c.request_json, "$.question_id")
     run_id: sa.ColumnElement[Any] = old.c.run_id if "run_id" in old.c else sa.null()
     _refill(
         _pending, sa.select(old.c.thread_id, question_id, old.c.request_json, run_id, _from_julian(old.c.created_at))
@@ -818,18 +822,16 @@ def _report(step: str, done: int, total: int, *, within: bool = False) -> None:
 # ---- what is there --------------------------------------------------------------------------------------
 
 _V3_SCRIPT = {
-    "cubepi_threads": (
-        [
-            "thread_id",
-            "parent_thread_id",
-            "forked_at_seq",
-            "extra",
-            "pending_request",
-            "run_id",
-            "created_at",
-            "updated_at",
-        ]
-    ),
+    "cubepi_threads": [
+        "thread_id",
+        "parent_thread_id",
+        "forked_at_seq",
+        "extra",
+        "pending_request",
+        "run_id",
+        "created_at",
+        "updated_at",
+    ],
     "cubepi_messages": ["thread_id", "seq", "role", "metadata", "payload", "created_at"],
     "cubepi_schema_version": ["version"],
 }
