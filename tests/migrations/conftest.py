@@ -23,6 +23,12 @@ def server_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pla
     yield from _place(request.param, tmp_path)
 
 
+@pytest.fixture(params=[server for server in servers.SERVERS if server != "postgresql"])
+def mysql_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The same for what only MySQL and MariaDB do: they commit each DDL statement by itself."""
+    yield from _place(request.param, tmp_path)
+
+
 @pytest.fixture
 def sqlite_place(tmp_path: Path) -> Place:
     """The same for what only SQLite does."""

@@ -28,7 +28,8 @@ def upgrade_until(url: str, last: int) -> None:
     @sa.event.listens_for(sa.Engine, "before_cursor_execute")
     def count(conn: object, cursor: object, statement: str, *_: Any) -> None:
         nonlocal seen
-        seen += statement.lstrip().upper().startswith(CHANGES)
+        asks_for_a_right = "cubepi_no_such_table" in statement
+        seen += statement.lstrip().upper().startswith(CHANGES) and not asks_for_a_right
         if seen == last or statement == "COMMIT":
             die()
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -109,32 +111,54 @@ async def test_a_hosts_table_beside_cubepis_in_one_file_stays(sqlite_place: Plac
 # ---- an account without rights ------------------------------------------------------------------------
 
 
-GRANTS = {
-    "postgresql": [
-        "CREATE ROLE {name} LOGIN",
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}",
-    ],
-    "mysql": ["CREATE USER {name}", "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {name}"],
-}
-GRANTS["mariadb"] = GRANTS["mysql"]
+WRITING = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+DDL = ["CREATE", "ALTER", "INDEX", "DROP"]
 
 
 @pytest.mark.parametrize("v3", [True, False])
 async def test_an_account_that_may_not_change_tables(server_place: Place, v3: bool) -> None:
     if v3:
         await put_v3(server_place, partitioned=False)
-    url = sa.make_url(server_place.url)
+    await prove_that_it_is_refused(server_place, WRITING, "may not change the tables")
+
+
+@pytest.mark.parametrize("right", [*WRITING[1:], *DDL])
+async def test_an_account_that_lacks_one_right(mysql_place: Place, right: str) -> None:
+    """Only MySQL has these, and could not take back what it did before it came to the one it may not do."""
+    await put_v3(mysql_place, partitioned=False)
+    rights = [other for other in (*WRITING, *DDL) if other != right]
+    await prove_that_it_is_refused(mysql_place, rights, f"lacks {right} on")
+
+
+async def prove_that_it_is_refused(place: Place, rights: list[str], text: str) -> None:
+    before = await place.run(everything)
+    async with account(place, rights) as url:
+        with pytest.raises(CubepiSchemaError, match=text):
+            await upgrade(url)
+        if place.kind != "postgresql":  # where no statement of ours says that it was refused, but the server
+            by_alembic = await asyncio.to_thread(alembic, "upgrade", "head", url=url)
+            assert by_alembic.code != 0
+            assert text in by_alembic.err
+    assert await place.run(everything) == before
+
+
+@asynccontextmanager
+async def account(place: Place, rights: list[str]) -> AsyncIterator[str]:
+    """The database's URL for a new account that has these rights alone."""
+    url = sa.make_url(place.url)
     name = f"app_{url.database}"[:32]
-    await server_place.execute(*(grant.format(name=name, database=url.database) for grant in GRANTS[server_place.kind]))
+    if place.kind == "postgresql":
+        make = ["CREATE ROLE {name} LOGIN", "GRANT {rights} ON ALL TABLES IN SCHEMA public TO {name}"]
+        forget = ["DROP OWNED BY {name}", "DROP ROLE {name}"]
+    else:
+        make = ["CREATE USER {name}", "GRANT {rights} ON {database}.* TO {name}"]
+        forget = ["DROP USER {name}"]
+    words = {"name": name, "rights": ", ".join(rights), "database": url.database}
+    await place.execute(*(statement.format(**words) for statement in make))
     try:
-        before = await server_place.run(everything)
-        with pytest.raises(CubepiSchemaError, match="may not change the tables"):
-            await upgrade(url.set(username=name).render_as_string(hide_password=False))
-        assert await server_place.run(everything) == before
+        yield url.set(username=name).render_as_string(hide_password=False)
     finally:
-        forget = ["DROP OWNED BY {name}"] if server_place.kind == "postgresql" else []
-        drop = "DROP ROLE {name}" if server_place.kind == "postgresql" else "DROP USER {name}"
-        await server_place.execute(*(statement.format(name=name) for statement in [*forget, drop]))
+        await place.execute(*(statement.format(**words) for statement in forget))
 
 
 async def test_a_file_that_may_not_be_written(sqlite_place: Place) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from threadkeep.errors import CheckpointerLockTimeoutError, CubepiSchemaError, CubepiSchemaMismatch
 from threadkeep.migrations.environment import VERSION_TABLE
+from threadkeep.migrations.rights import missing_rights
 from threadkeep.sql import engines
 from threadkeep.sql.dialects import Failure, Hooks, hooks_of
 from threadkeep.sql.gate import check_schema, is_ours
@@ -77,9 +78,15 @@ def preflight(conn: sa.Connection, scripts: ScriptDirectory, *, rename_ids: bool
     Before Alembic begins: on MySQL even its version table stays once it is made.
     """
     renamed: dict[str, str] = {}
-    for script in _to_come(conn, scripts):
+    to_come = _to_come(conn, scripts)
+    for script in to_come:
         if hasattr(script.module, "preflight"):
             renamed |= script.module.preflight(conn, rename_ids=rename_ids)
+    if to_come and (missing := missing_rights(conn)):
+        raise CubepiSchemaError(
+            "this account may not change the tables: run the upgrade with one that may."
+            f" It lacks {', '.join(missing)} on this database. Nothing was changed"
+        )
     return renamed
 
 
