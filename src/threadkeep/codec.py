@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from threadkeep import json_values, rules
 from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
 from threadkeep.free_form import check_model, check_typed, free_keys, is_free_form, takes_any_model
-from threadkeep.ids import check_optional_id
+from threadkeep.ids import check_optional_id, is_id
 from threadkeep.json_values import Unstorable
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import FORMAT_JSON, FORMAT_MSGPACK, MessageRow, StoredMessage
@@ -239,7 +239,7 @@ def _json_of(row: StoredMessage) -> bytes:
         raise ValueError("it is not an object")
     if row.mirror is not None:
         message["metadata"] = row.mirror.metadata
-        if row.mirror.run_id is not None:
+        if not is_id(message.get("run_id")):  # it has been renamed, or there was none
             message["run_id"] = row.mirror.run_id
     return to_json(message)
 

@@ -28,6 +28,11 @@ def check_optional_id(name: str, value: Any) -> str | None:
     return None if value is None else check_id(name, value)
 
 
+def is_id(value: Any) -> bool:
+    """Whether `check_id` would take it."""
+    return isinstance(value, str) and _objection(value) is None
+
+
 def shown(value: Any) -> str:
     """A value as text, for an error: never long, and never an error itself."""
     try:

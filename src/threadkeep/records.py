@@ -29,14 +29,16 @@ class StoredMessage(NamedTuple):
     format: int
     payload: bytes
     mirror: Mirror | None = None
-    """For a row that cubepi wrote: what its columns say, which is the truth there."""
+    """For a row that cubepi wrote: what its columns say."""
 
 
 class Mirror(NamedTuple):
-    """The columns beside a payload of cubepi's that overrule it."""
+    """The columns beside a payload of cubepi's."""
 
     metadata: Any
+    """Overrules the payload's: cubepi took it out of there."""
     run_id: str | None
+    """The run that the message belongs to. The payload may spell it in another way."""
 
 
 class StoredThread(NamedTuple):

@@ -1,6 +1,8 @@
 """Ids in a database of cubepi's that are not allowed here: listed and refused, or renamed when that is asked for."""
 
 import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -129,3 +131,30 @@ async def test_a_new_name_that_is_taken_is_refused_before_anything_is_changed(pl
     with pytest.raises(CubepiSchemaMismatch, match="there already"):
         await threadkeep.upgrade(place.url, rename_ids=True)
     assert await place.run(everything) == before
+
+
+@pytest.mark.parametrize("rename_ids", [False, True])
+async def test_one_that_an_old_worker_writes_at_the_last_moment(server_place: Place, rename_ids: bool) -> None:
+    """After the upgrade has looked, before it keeps old workers out. On SQLite there is no such moment."""
+    await put_v3(server_place, partitioned=False)
+
+    def progress(step: str, done: int, total: int, within: bool) -> None:
+        if step == "keeping old workers out":
+            with ThreadPoolExecutor() as worker:
+                worker.submit(asyncio.run, add_thread(server_place, SPACED, THREAD)).result()
+
+    async def adopt() -> None:
+        await threadkeep.upgrade(server_place.url, rename_ids=rename_ids, progress=progress)
+
+    if not rename_ids:
+        with pytest.raises(CubepiSchemaMismatch, match=re.escape(repr(SPACED))):
+            await adopt()
+        await threadkeep.upgrade(server_place.url, rename_ids=True)
+    else:
+        await adopt()
+    async with server_place.checkpointer() as cp:
+        late = await cp.load(threadkeep.migrations.renamed_id(SPACED))
+        early = await cp.load(WITH_MESSAGES[0])
+        assert late is not None
+        assert early is not None
+        assert late.messages == early.messages

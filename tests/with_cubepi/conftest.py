@@ -4,6 +4,7 @@ Where THREADKEEP_OLD_RELEASES does not name them, these tests do not exist for p
 one. Asked for by name, this folder then gives "no tests ran", and with it an exit code that fails the session.
 """
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,22 @@ def server_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pla
     """The same for what only servers have."""
     with _place(request.param, tmp_path) as place:
         yield place
+
+
+@pytest.fixture(params=[server for server in servers.SERVERS if server != "postgresql"])
+def mysql_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The same for what only MySQL and MariaDB have."""
+    with _place(request.param, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture(autouse=True)
+def server_settings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that changes a server's settings, marked `alone`, has all servers to itself."""
+    kind = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
+    with (tmp_path_factory.getbasetemp().parent / "server settings").open("w") as file:
+        fcntl.flock(file, kind)
+        yield
 
 
 @pytest.fixture

@@ -231,6 +231,19 @@ class Author:
         await self._append(empty, [None])
         await self._append(f"fork without messages {self._seed}", [None])
 
+    async def write_spellings(self) -> None:
+        """A run whose messages name it in three ways. To cubepi on MySQL they are one run, elsewhere three."""
+        spellings = ["run-ü", "RUN-Ü", "run-u"]
+        is_one = self._kind in ("mysql", "mariadb")
+        for number in range(2):
+            source = self._new(f"spellings {number}")
+            await self._append(source, [None])
+            await self._claim(source, spellings[number])
+            await self._cp.append(source, [self._values.message(run_id) for run_id in (*spellings, "another")])
+            self._threads[source].add([*(spellings[number] if is_one else run_id for run_id in spellings), "another"])
+            await self._complete(source, spellings[number])
+            await self._fork_to(source, f"fork of spellings {number}", spellings[number])
+
     async def write_twins(self, *, identical: bool) -> None:
         """A fork that goes on in the very words of its source, at once or after something of its own."""
         source, fork = self._new("source"), f"fork {self._seed}"

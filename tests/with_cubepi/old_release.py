@@ -5,6 +5,7 @@ It takes requests on stdin and gives each its answer on stdout, one JSON to a li
     {"do": "write", "kind": …, "url": …, "seed": …}    makes or raises the release's tables and writes conversations;
                                                         the answer is what the release itself then reads
     {"do": "write twins", …, "identical": …}           the same with a fork that goes on in its source's words
+    {"do": "write spellings", "kind": …, "url": …}     the same with runs that are spelled in several ways
     {"do": "write oddities", "kind": …, "url": …}      the same with values at the edge of what it takes
     {"do": "start", "kind": …, "url": …}               tries to open a checkpointer
     {"do": "work", "kind": …, "url": …}                opens one and keeps it, with a thread for each of two turns;
@@ -54,6 +55,14 @@ class Program:
         async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
             author = Author(cp, kind, seed=1)
             await author.write_twins(identical=identical)
+            return {"threads": await read_all(cp, sql), "forks": author.forks}
+
+    async def write_spellings(self, kind: str, url: str) -> Any:
+        if kind != "sqlite":
+            await make_schema(kind, url, partitioned=True)
+        async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
+            author = Author(cp, kind, seed=1)
+            await author.write_spellings()
             return {"threads": await read_all(cp, sql), "forks": author.forks}
 
     async def write_oddities(self, kind: str, url: str) -> Any:
@@ -109,6 +118,7 @@ async def main() -> None:
     requests: dict[str, Callable[..., Awaitable[Any]]] = {
         "write": program.write,
         "write twins": program.write_twins,
+        "write spellings": program.write_spellings,
         "write oddities": program.write_oddities,
         "start": program.start,
         "work": program.work,

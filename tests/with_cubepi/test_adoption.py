@@ -105,6 +105,14 @@ async def prove_that_twins_come_over(releases: Releases, place: Place, *, identi
     await prove_that_it_came_over(place, written)
 
 
+async def test_a_run_that_is_spelled_in_several_ways_stays_one(releases: Releases, place: Place) -> None:
+    """On MySQL it was one to cubepi, and each message keeps its spelling. On SQLite and PostgreSQL it was several."""
+    *_, newest = pythons()
+    written = releases[newest].ask("write spellings", place)
+    await threadkeep.upgrade(place.url)
+    await prove_that_it_came_over(place, written)
+
+
 async def test_odd_values_come_over(first_or_last: Release, place: Place) -> None:
     """NaN, deep nesting, lone surrogates, 8 MB: what the release and its database took is there, whatever we take."""
     written = first_or_last.ask("write oddities", place)

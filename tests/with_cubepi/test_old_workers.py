@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import threadkeep
 from migrations.databases import Place
 from with_cubepi.contents import rows_of, schema_of
@@ -13,6 +15,17 @@ PATIENCE = 30
 
 async def test_a_worker_that_is_running_fails_at_every_write(release: Release, place: Place) -> None:
     await prove_that_a_worker_fails(release, place)
+
+
+@pytest.mark.alone
+async def test_it_fails_also_where_nothing_is_strict(release: Release, mysql_place: Place) -> None:
+    """There a server fills in what an old worker leaves out, and takes its rows."""
+    (modes,) = (await mysql_place.execute("SELECT @@GLOBAL.sql_mode"))[0]
+    await mysql_place.execute("SET GLOBAL sql_mode = 'NO_ENGINE_SUBSTITUTION'")
+    try:
+        await prove_that_a_worker_fails(release, mysql_place)
+    finally:
+        await mysql_place.execute(f"SET GLOBAL sql_mode = '{modes}'")
 
 
 async def prove_that_a_worker_fails(release: Release, place: Place) -> None:

@@ -164,14 +164,10 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 _threads = sa.table(
     "cubepi_threads",
-    *map(sa.column, ("thread_id", "parent_thread_id", "run_id", "updated_at", "v3_updated_at", "v3_created_at")),
+    *map(sa.column, ("thread_id", "parent_thread_id", "forked_at_seq", "extra", "last_seq", "last_completion_seq")),
+    *map(sa.column, ("created_at", "updated_at", "run_id")),
+    *map(sa.column, ("v3_extra", "v3_created_at", "v3_updated_at", "v3_run_id")),
     sa.column("pending_request", _MIRROR),
-    sa.column("v3_extra"),
-    sa.column("extra"),
-    sa.column("created_at"),
-    sa.column("last_seq"),
-    sa.column("last_completion_seq"),
-    sa.column("forked_at_seq"),
 )
 _messages = _table(
     "cubepi_messages", "thread_id", "seq", "role", "run_id", "format", "payload", "metadata", "created_at"
@@ -186,6 +182,7 @@ _pending = _table("cubepi_pending", "thread_id", "question_id", "request", "run_
 def _adopt_server() -> Steps:
     return [
         ("keeping old workers out", _keep_old_workers_out),
+        ("looking at the ids again", _look_again),
         ("changing the columns of threads", _convert_threads),
         ("changing the columns of messages", _convert_messages),
         ("building the index on messages", _index_messages),
@@ -207,14 +204,33 @@ def _keep_old_workers_out() -> None:
         # In the order in which cubepi takes them; all changes below need the same lock.
         tables = [name for name in ("cubepi_threads", "cubepi_messages", "cubepi_runs") if _has_table(name)]
         op.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
-    elif _threads_are_cubepis() and not _has_column("cubepi_threads", "v3_extra"):
-        # Each of its writes begins by inserting a thread with defaults, and now there is none.
-        _drop_default("cubepi_threads", "extra", sa.JSON())
+    elif _threads_are_cubepis():
+        _set_aside("cubepi_threads", "run_id")  # or a question could be withdrawn that has already moved
+        # Each of its other writes begins by inserting a thread with defaults, and now there is none.
+        _replace_time("updated_at", *([sa.CheckConstraint(f"updated_at >= '{_NO_TIME}'")] if _is_lenient() else []))
     if _has_column("cubepi_runs", "completed_at"):
         # Ours has no column of that name, so no old worker can complete a run in it.
         op.rename_table("cubepi_runs", "cubepi_old_runs")
     if _has_index("cubepi_old_runs", "ix_cubepi_runs_thread_seq") and _dialect() == "postgresql":
         op.drop_index("ix_cubepi_runs_thread_seq", "cubepi_old_runs")  # a schema has one of each name
+
+
+def _is_lenient() -> bool:
+    """Whether a missing default stops nobody: without strict mode a server puts in a zero, and takes the row.
+
+    There a check stops them. MariaDB adds one at no cost, so it always gets it; MySQL has to copy the threads for it.
+    """
+    if _as_script():
+        return False
+    modes = str(op.get_bind().exec_driver_sql("SELECT @@GLOBAL.sql_mode").scalar())
+    return "STRICT" not in modes or bool(getattr(op.get_bind().dialect, "is_mariadb", False))
+
+
+def _look_again() -> None:
+    """An old worker may have written since the preflight. What is there now is all there will be."""
+    if not _as_script():
+        so_far = "Nothing" if _dialect() == "postgresql" else "Old workers are kept out now; nothing else"
+        preflight(op.get_bind(), rename_ids=bool(op.get_context().opts.get("rename_ids")), so_far=so_far)
 
 
 def _threads_are_cubepis() -> bool:
@@ -231,15 +247,23 @@ def _convert_threads() -> None:
     default = None if _dialect() in _MYSQL else "{}"  # MySQL has none for text, and needs none
     _add_column("cubepi_threads", sa.Column("extra", _TEXT, nullable=False, server_default=default))
     _drop_default("cubepi_threads", "extra", _TEXT)
-    for column in ("created_at", "updated_at"):
-        if _dialect() in _MYSQL:
-            _set_aside("cubepi_threads", column)
-            _add_column(
-                "cubepi_threads", sa.Column(column, _TIME, nullable=False, server_default="1970-01-01 00:00:00")
-            )
-        _drop_default("cubepi_threads", column, _TIME)
+    if _dialect() in _MYSQL:
+        _replace_time("created_at")
+    else:
+        _drop_default("cubepi_threads", "created_at", _TIME)
+        _drop_default("cubepi_threads", "updated_at", _TIME)
     for column in ("last_seq", "last_completion_seq"):
         _add_column("cubepi_threads", sa.Column(column, sa.BigInteger, nullable=False, server_default="0"))
+
+
+_NO_TIME = "1970-01-01 00:00:00"
+
+
+def _replace_time(column: str, *constraints: sa.CheckConstraint) -> None:
+    """A TIMESTAMP of seconds in the session's zone by a time of ours, which `_count` fills in."""
+    _set_aside("cubepi_threads", column)
+    _add_column("cubepi_threads", sa.Column(column, _TIME, *constraints, nullable=False, server_default=_NO_TIME))
+    _drop_default("cubepi_threads", column, _TIME)
 
 
 def _convert_messages() -> None:
@@ -265,9 +289,19 @@ def _make_run_ids_exact() -> None:
     run_id: Any = next(column["type"] for column in columns if column["name"] == "run_id")
     if run_id.collation != _EXACT["collation"]:
         # Without its index, the column changes in place.
+        _spell_runs_alike()
         if _has_index("cubepi_messages", "ix_cubepi_messages_thread_run"):
             op.drop_index("ix_cubepi_messages_thread_run", "cubepi_messages")
         op.alter_column("cubepi_messages", "run_id", type_=_ID, existing_nullable=True)
+
+
+def _spell_runs_alike() -> None:
+    """Messages that were of `run-a` although they say `Run-A` are of it still."""
+    op.execute(
+        "UPDATE cubepi_messages AS messages JOIN cubepi_old_runs AS runs"
+        " ON runs.thread_id = messages.thread_id AND runs.run_id = messages.run_id"
+        " SET messages.run_id = runs.run_id WHERE CAST(messages.run_id AS BINARY) <> CAST(runs.run_id AS BINARY)"
+    )
 
 
 def _drop_parent_key() -> None:
@@ -341,7 +375,8 @@ def _move_pending() -> None:
         as_text = sa.cast(request, sa.Text)
         is_null = as_text == sa.literal("null", sa.String)
         waiting_since = _threads.c.updated_at
-    waiting = sa.select(_threads.c.thread_id, question_id, as_text, _threads.c.run_id, waiting_since)
+    run_id = _threads.c.v3_run_id if _dialect() in _MYSQL else _threads.c.run_id
+    waiting = sa.select(_threads.c.thread_id, question_id, as_text, run_id, waiting_since)
     _refill(_pending, waiting.where(request.is_not(sa.null()), ~is_null))
 
 
@@ -388,9 +423,8 @@ def _last(seq: sa.ColumnClause[Any]) -> sa.Select[Any]:
 def _drop_what_has_moved() -> None:
     if not _threads_are_cubepis():
         return
-    moved = ["v3_extra", "pending_request", "run_id"]
-    if _dialect() in _MYSQL:
-        moved += ["v3_created_at", "v3_updated_at"]
+    moved = ["v3_extra", "pending_request"]
+    moved += ["v3_run_id", "v3_created_at", "v3_updated_at"] if _dialect() in _MYSQL else ["run_id"]
     op.execute(f"ALTER TABLE cubepi_threads {', '.join(f'DROP COLUMN {column}' for column in moved)}")
     for column in moved:
         _note_dropped("cubepi_threads", column)
@@ -599,6 +633,7 @@ _THREAD_IDS = (
 )
 _RUN_IDS = (
     ("cubepi_threads", "run_id"),
+    ("cubepi_threads", "v3_run_id"),
     ("cubepi_messages", "run_id"),
     ("cubepi_runs", "run_id"),
     ("cubepi_old_runs", "run_id"),
@@ -619,7 +654,7 @@ _REQUESTS = (
 _SHOWN = 50
 
 
-def preflight(conn: sa.Connection, *, rename_ids: bool) -> dict[str, str]:
+def preflight(conn: sa.Connection, *, rename_ids: bool, so_far: str = "Nothing") -> dict[str, str]:
     """What would be renamed, and to what. Raises ValueError if that is not wanted. Changes nothing."""
     bad = _bad_ids(conn)
     listed = [f"{kind} {id_!r}: {_objection(id_)}" for kind, ids in bad.items() for id_ in ids]
@@ -628,13 +663,13 @@ def preflight(conn: sa.Connection, *, rename_ids: bool) -> dict[str, str]:
         raise ValueError(
             f"{len(listed):,} of its ids are not allowed. To have them renamed, run"
             " 'threadkeep upgrade --rename-ids URL', upgrade(url, rename_ids=True), or, from a revision of yours,"
-            " upgrade_with(op, rename_ids=True). Nothing was changed.\n  " + "\n  ".join(listed[:_SHOWN]) + more
+            f" upgrade_with(op, rename_ids=True). {so_far} was changed.\n  " + "\n  ".join(listed[:_SHOWN]) + more
         )
     new = {id_: renamed(id_) for ids in bad.values() for id_ in ids}
     if taken := sorted(set(new.values()).intersection(itertools.chain(*_ids(conn).values()))) if new else []:
         raise ValueError(
             f"ids that would be made by renaming are there already: {', '.join(map(repr, taken[:_SHOWN]))}."
-            " Rename one of each pair yourself. Nothing was changed"
+            f" Rename one of each pair yourself. {so_far} was changed"
         )
     return new
 
