@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import make_url
 
 import servers
-from cli.program import Outcome, run
+from cli.program import run
+from programs import Outcome
 from threadkeep import open_checkpointer
 
 FAILED, MISUSED = 1, 2

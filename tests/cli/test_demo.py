@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import PROGRAM, Outcome, start, well
+from cli.program import PROGRAM, well
+from programs import Outcome, start
 from threadkeep import SQLiteCheckpointer, ToolCall
 
 STORY = [

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import threadkeep
-from cli.program import PROGRAM, environment, run_well, start, well
+from cli.program import PROGRAM, run_well, well
+from programs import environment, start
 
 
 def installation_without(missing: set[str], folder: Path) -> dict[str, str]:

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from alembic import command
 
 import threadkeep
-from cli.program import Outcome, run, run_well
+from cli.program import run, run_well
+from programs import Outcome
 from threadkeep.migrations.upgrading import alembic_config, on_connection
 from threadkeep.sql.tables import SCHEMA_VERSION
 

@@ -1,53 +1,23 @@
 """Runs the real `alembic`, as a developer would, and Python programs of ours."""
 
-import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from programs import Outcome, run
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
 def alembic(*words: str, url: str | None = None) -> Outcome:
     """The outcome of `alembic words…` in the repository's folder, with THREADKEEP_URL set to the URL, or unset."""
-    variables = {name: value for name, value in os.environ.items() if name != "THREADKEEP_URL"}
-    done = subprocess.run(
-        [Path(sys.executable).with_name("alembic"), *words],
-        cwd=REPOSITORY,
-        env=variables | ({} if url is None else {"THREADKEEP_URL": url}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return run("alembic", *words, cwd=REPOSITORY, env={} if url is None else {"THREADKEEP_URL": url})
 
 
 def alembic_well(*words: str, url: str | None = None) -> str:
     """What it prints, for what must succeed."""
     outcome = alembic(*words, url=url)
-    assert outcome.code == 0, outcome
-    return outcome.out
-
-
-def threadkeep(*words: str) -> Outcome:
-    """The outcome of the command `threadkeep words…`."""
-    program = Path(sys.executable).with_name("threadkeep")
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def threadkeep_well(*words: str) -> str:
-    """What it prints, for what must succeed."""
-    outcome = threadkeep(*words)
     assert outcome.code == 0, outcome
     return outcome.out
 

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 import threadkeep
+from cli.program import run_well
 from migrations.databases import NEWEST, Place, drift_of, prove_that_it_works, version_rows
 from migrations.golden import (
     EXPECTED,
@@ -19,7 +20,7 @@ from migrations.golden import (
     prove_that_nothing_was_lost,
     put_v3,
 )
-from migrations.program import alembic_well, at_once, threadkeep_well
+from migrations.program import alembic_well, at_once
 from threadkeep import CheckpointerLockTimeoutError, CubepiSchemaMismatch, CubepiSchemaUninitialized
 from threadkeep.sql.dialects import Hooks
 
@@ -45,7 +46,7 @@ async def by_alembic(place: Place) -> None:
 
 
 async def by_command_line(place: Place) -> None:
-    out = await asyncio.to_thread(threadkeep_well, "upgrade", place.url)
+    out = (await asyncio.to_thread(run_well, "upgrade", place.url)).out
     assert "took over cubepi's schema 3: it is now version 1005, with 23 threads, 422 messages" in out
 
 

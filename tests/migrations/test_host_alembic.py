@@ -3,15 +3,9 @@
 In one_head/ a revision of the host's calls ours. In branch/ ours are a branch of the host's history.
 """
 
-import atexit
-import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,7 +18,8 @@ from backends import host_url
 from cli.program import run_well
 from migrations.databases import NEWEST, Place, prove_that_it_works, schema_of, version_rows
 from migrations.golden import everything, prove_that_nothing_was_lost, put_v3
-from migrations.program import HERE, REPOSITORY
+from migrations.program import REPOSITORY
+from programs import run
 from threadkeep import CubepiSchemaMismatch
 from threadkeep.migrations import hosts_own
 from threadkeep.sql.tables import metadata
@@ -55,37 +50,15 @@ class Host:
     def run(self, *words: str) -> str:
         kind, url = self.place.kind, self.place.url
         url = url.replace("sqlite:", "sqlite+aiosqlite:") if kind == "sqlite" else host_url(kind, url)
-        with TemporaryDirectory() as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
-            out.touch()
-            err.touch()
-            job = {"folder": str(self.folder), "url": url, "words": words, "out": str(out), "err": str(err)}
-            code = _ask(json.dumps(job))
-            assert code == 0, err.read_text()
-            return out.read_text()
+        outcome = run(*words, cwd=self.folder, env={"DATABASE_URL": url})
+        assert outcome.code == 0, outcome.err
+        return outcome.out
 
 
 @pytest.fixture(params=["one_head", "branch"])
 def host(request: pytest.FixtureRequest, place: Place) -> Host:
     """Each host, on an empty database of each kind."""
     return Host(EXAMPLE / request.param, place)
-
-
-def _ask(job: str) -> int:
-    server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(job + "\n")
-    server.stdin.flush()
-    return int(server.stdout.readline())
-
-
-@cache
-def _server() -> "subprocess.Popen[str]":
-    words = [sys.executable, "-W", "error", str(HERE / "forking_host.py")]
-    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(server.communicate)  # closes its input, at which it ends
-    return server
 
 
 async def everything_in(place: Place) -> tuple[Any, Any]:

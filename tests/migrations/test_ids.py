@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import threadkeep
+from cli.program import run as run_command
+from cli.program import run_well
 from migrations.databases import Place, drift_of
 from migrations.golden import EXPECTED, WITH_MESSAGES, add_thread, everything, prove_that_nothing_was_lost, put_v3
-from migrations.program import alembic, alembic_well, threadkeep_well
-from migrations.program import threadkeep as threadkeep_command
+from migrations.program import alembic, alembic_well
 from threadkeep import CubepiSchemaMismatch
 from threadkeep.ids import check_id
 from threadkeep.testing.samples import same
@@ -45,7 +46,7 @@ async def test_they_are_listed_and_nothing_is_changed(spoilt: Place) -> None:
     assert "--rename-ids" in str(caught.value)
     assert caught.value.actual == 3
 
-    by_command = await asyncio.to_thread(threadkeep_command, "upgrade", spoilt.url)
+    by_command = await asyncio.to_thread(run_command, "upgrade", spoilt.url)
     by_alembic = await asyncio.to_thread(alembic, "upgrade", "head", url=spoilt.url)
     for outcome in (by_command, by_alembic):
         assert outcome.code != 0
@@ -71,7 +72,7 @@ async def test_renamed_they_keep_everything(spoilt: Place, way: str) -> None:
         assert set(renamed) == set(BAD)
     else:
         if way == "command line":
-            out = await asyncio.to_thread(threadkeep_well, "upgrade", "--rename-ids", spoilt.url)
+            out = (await asyncio.to_thread(run_well, "upgrade", "--rename-ids", spoilt.url)).out
             assert out.count("renamed ") == len(BAD)
         else:
             await asyncio.to_thread(alembic_well, "-x", "rename_ids=yes", "upgrade", "head", url=spoilt.url)

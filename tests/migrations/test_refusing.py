@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 import threadkeep
+from cli.program import run as run_command
 from migrations.databases import Place, schema_of
 from migrations.golden import everything, put_v3
 from migrations.program import alembic
-from migrations.program import threadkeep as threadkeep_command
 from servers import fresh_database
 from threadkeep import CubepiSchemaError, CubepiSchemaMismatch, SQLiteCheckpointer, upgrade
 
@@ -47,7 +47,7 @@ async def test_the_programs_say_it_too(server_place: Place) -> None:
     await put_v3(server_place, partitioned=False)
     await server_place.execute("UPDATE cubepi_schema_version SET version = 99")
     rows = await server_place.run(everything)
-    by_command = await asyncio.to_thread(threadkeep_command, "upgrade", server_place.url)
+    by_command = await asyncio.to_thread(run_command, "upgrade", server_place.url)
     by_alembic = await asyncio.to_thread(alembic, "upgrade", "head", url=server_place.url)
     for outcome in (by_command, by_alembic):
         assert outcome.code != 0
