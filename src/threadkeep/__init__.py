@@ -1,5 +1,6 @@
 """Threadkeep keeps the conversations of AI agents, on the database their host already runs."""
 
+from threadkeep.checkpoints import Cadence
 from threadkeep.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -9,6 +10,8 @@ from threadkeep.errors import (
     CubepiSchemaMismatch,
     CubepiSchemaUninitialized,
     InvalidIdError,
+    LeaseHeldError,
+    LeaseLostError,
     MessageTooLargeError,
     OutcomeUnknownError,
     RunAlreadyClaimedError,
@@ -17,9 +20,15 @@ from threadkeep.errors import (
     RunNotCompletedError,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
+    ToolCallInFlightError,
+    ToolCallInterruptedError,
+    ToolCallMismatchError,
+    ToolCallNotFoundError,
+    ToolCallSettledError,
     TransactionConflictError,
     UnstorableValueError,
 )
+from threadkeep.frontdoor import Lease
 from threadkeep.memory import MemoryCheckpointer
 from threadkeep.messages import (
     ApproveRequest,
@@ -41,7 +50,20 @@ from threadkeep.messages import (
 from threadkeep.migrations import upgrade
 from threadkeep.opening import open_checkpointer
 from threadkeep.protocol import CheckpointData, Checkpointer, MinimalCheckpointer
-from threadkeep.records import RunRecord, ThreadRecord
+from threadkeep.records import (
+    CallState,
+    Checkpoint,
+    Completed,
+    Failed,
+    Issued,
+    LedgerEntry,
+    OpenRun,
+    ResumeReport,
+    RunRecord,
+    RunState,
+    ThreadRecord,
+    UnansweredCall,
+)
 from threadkeep.sql.checkpointer import MySQLCheckpointer, PostgresCheckpointer, SQLiteCheckpointer
 from threadkeep.version import __version__
 
@@ -49,33 +71,46 @@ __all__ = [
     "ApproveRequest",
     "AskRequest",
     "AssistantMessage",
+    "Cadence",
+    "CallState",
+    "Checkpoint",
     "CheckpointCorruptionError",
     "CheckpointData",
     "Checkpointer",
     "CheckpointerError",
     "CheckpointerLockTimeoutError",
+    "Completed",
     "CompletionMarkerFailedError",
     "ConfirmRequest",
     "CubepiSchemaError",
     "CubepiSchemaMismatch",
     "CubepiSchemaUninitialized",
+    "Failed",
     "HitlRequest",
     "ImageContent",
     "InvalidIdError",
+    "Issued",
+    "Lease",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "LedgerEntry",
     "MemoryCheckpointer",
     "Message",
     "MessageTooLargeError",
     "MinimalCheckpointer",
     "MySQLCheckpointer",
+    "OpenRun",
     "Option",
     "OutcomeUnknownError",
     "PostgresCheckpointer",
     "Question",
+    "ResumeReport",
     "RunAlreadyClaimedError",
     "RunAlreadyCompletedError",
     "RunNotClaimedError",
     "RunNotCompletedError",
     "RunRecord",
+    "RunState",
     "SQLiteCheckpointer",
     "TextContent",
     "ThinkingContent",
@@ -83,8 +118,14 @@ __all__ = [
     "ThreadNotFoundError",
     "ThreadRecord",
     "ToolCall",
+    "ToolCallInFlightError",
+    "ToolCallInterruptedError",
+    "ToolCallMismatchError",
+    "ToolCallNotFoundError",
+    "ToolCallSettledError",
     "ToolResultMessage",
     "TransactionConflictError",
+    "UnansweredCall",
     "UnstorableValueError",
     "Usage",
     "UserMessage",

@@ -177,6 +177,18 @@ class Codec:
         key = {"thread_id": thread_id, "run_id": run_id, "question_id": question_id}
         return _decode_json(text, "cubepi_hitl_answers", key)
 
+    def encode_value(self, value: Any, name: str) -> str:
+        """The JSON text of any free-form value."""
+        return within(json_values.encode(json_values.checked(value, name)), name, self.max_value_bytes)
+
+    def decode_value(self, text: str, table: str, key: dict[str, Any]) -> Any:
+        """The value that was encoded, or CheckpointCorruptionError with its row."""
+        return _decode_json(text, table, key)
+
+    def make_message(self, fields: dict[str, Any]) -> Any:
+        """A message of the host's type, of these fields. Raises ValidationError if its type has others."""
+        return self._message.validate_python(fields, by_alias=False, by_name=True)
+
     def decode_extra(self, thread_id: str, text: str) -> dict[str, Any]:
         """The extra of a thread."""
         return rules.decoded_extra(thread_id, text)

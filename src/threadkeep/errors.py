@@ -91,6 +91,64 @@ class CompletionMarkerFailedError(_About):
         self.__cause__ = self.cause
 
 
+class LeaseHeldError(RunAlreadyClaimedError):
+    """Another worker holds a lease that is alive: on this run, or, where one of the two is exclusive, on its thread."""
+
+    template = "run {run_id!r} of thread {thread_id!r} is leased to another worker: try again when its lease has ended"
+
+
+class LeaseLostError(_AboutRun):
+    """The lease has expired or was taken over: the write through it did not happen. Stop working on this run."""
+
+    template = "the lease on run {run_id!r} of thread {thread_id!r} is lost, and nothing was written: stop working"
+
+
+class _AboutCall(_About):
+    fields = ("thread_id", "call_id")
+    thread_id: str
+    call_id: str
+
+
+class ToolCallNotFoundError(_AboutCall):
+    """The ledger has no such call."""
+
+    template = "the ledger of thread {thread_id!r} has no call {call_id!r}: issue it first"
+
+
+class ToolCallInFlightError(_AboutCall):
+    """Another worker, or another task, is executing this call right now."""
+
+    template = "call {call_id!r} of thread {thread_id!r} is in flight: wait for its result, do not run it a second time"
+
+
+class ToolCallInterruptedError(_AboutCall):
+    """The call was issued, and whether it happened is unknown. It is never run again by itself."""
+
+    template = (
+        "call {call_id!r} of thread {thread_id!r} was interrupted, and nobody knows whether it happened: find out, then"
+        " settle it with ledger.resolve()"
+    )
+
+
+class ToolCallSettledError(_About):
+    """The call has ended in another way already, or somebody has taken it over: what was recorded stands."""
+
+    fields = ("thread_id", "call_id", "state")
+    thread_id: str
+    call_id: str
+    state: str
+    template = "call {call_id!r} of thread {thread_id!r} is {state}, and that stands: nothing was written"
+
+
+class ToolCallMismatchError(_AboutCall):
+    """The call's id is in the ledger for another tool or other arguments."""
+
+    template = (
+        "call {call_id!r} of thread {thread_id!r} is in the ledger with another idempotency key: use a new id for"
+        " another tool or other arguments"
+    )
+
+
 class CheckpointerLockTimeoutError(CheckpointerError):
     """Another writer held what this call needed for longer than the lock timeout. Nothing was written."""
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from threadkeep import resuming
+from threadkeep.checkpoints import Checkpoints
 from threadkeep.codec import Codec
-from threadkeep.errors import InvalidIdError
+from threadkeep.errors import CheckpointerError, InvalidIdError
+from threadkeep.heartbeats import Heartbeats
 from threadkeep.ids import check_id, check_optional_id
+from threadkeep.ledger import Ledger
 from threadkeep.protocol import CheckpointData
+from threadkeep.records import Fence, ResumeReport
 from threadkeep.rules import NO_RUN
 from threadkeep.runs import Runs
 from threadkeep.store import Store
@@ -16,13 +22,35 @@ from threadkeep.threads import Threads
 
 
 class CheckpointerMethods:
-    """What a checkpointer offers, and a transaction of it too. Promises are in `protocol.Checkpointer`."""
+    """What a checkpointer offers, and a transaction of it too. Promises are in `protocol.Checkpointer`.
 
-    def __init__(self, store: Store, codec: Codec) -> None:
+    Without heartbeats nothing can be held: a transaction has none.
+    """
+
+    def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats | None = None) -> None:
         self._store = store
         self._codec = codec
+        self._heartbeats = heartbeats
         self.threads = Threads(store)
-        self.runs = Runs(store)
+        self.runs = Runs(store, heartbeats, lambda fence: Lease(self, fence))
+        self.ledger = Ledger(store, codec, heartbeats)
+        self.checkpoints = Checkpoints(store, codec)
+
+    def transaction(self) -> AbstractAsyncContextManager[CheckpointerMethods]:
+        """The same methods on one transaction: all of it happens when the block ends well, or nothing."""
+        raise CheckpointerError("this is a transaction already: begin another from the checkpointer")
+
+    async def resume(self, thread_id: str) -> ResumeReport | None:
+        """Where the thread stood when its last worker left it, from one snapshot. None if there is no such thread."""
+        return await resuming.report(self._store, self._codec, self._heartbeats, check_id("thread_id", thread_id))
+
+    async def repair(self, thread_id: str) -> list[Any]:
+        """Append a result for each tool call in the transcript that has none, so that a model's API takes the thread.
+
+        A call that the ledger knows as completed gets its real result, any other an error that says it was
+        interrupted. Returns the messages that were appended. A second call finds nothing to do.
+        """
+        return await resuming.repair(self._store, self._codec, check_id("thread_id", thread_id))
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """See `protocol.MinimalCheckpointer.load`."""
@@ -142,6 +170,24 @@ class CheckpointerMethods:
         if question_ids is not None:
             question_ids = sorted({check_id("question_ids", question_id) for question_id in question_ids})
         await self._store.clear_answers(thread_id, run_key, question_ids)
+
+
+class Lease(CheckpointerMethods):
+    """A run that this worker holds: the checkpointer's methods, whose writes are refused once the lease is lost."""
+
+    def __init__(self, of: CheckpointerMethods, fence: Fence) -> None:
+        super().__init__(of._store.fenced(fence), of._codec, of._heartbeats)
+        self._of = of
+        self._fence = fence
+        self.thread_id, self.run_id, self.token = fence
+        self.is_lost = False
+        """Whether a heartbeat came too late. Writes notice it by themselves."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[CheckpointerMethods]:
+        """The same methods on one transaction, each write of which needs the lease."""
+        async with self._of.transaction() as transaction:
+            yield CheckpointerMethods(transaction._store.fenced(self._fence), self._codec)
 
 
 def _answer_key(thread_id: str, run_id: str | None, question_id: str) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from threadkeep import rules
@@ -18,20 +18,48 @@ from threadkeep.codec import DEFAULT_MAX_VALUE_BYTES, Codec
 from threadkeep.errors import (
     CheckpointerError,
     CheckpointerLockTimeoutError,
+    LeaseLostError,
     RunNotClaimedError,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
+    ToolCallNotFoundError,
 )
 from threadkeep.frontdoor import CheckpointerMethods
+from threadkeep.heartbeats import Heartbeats
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import (
+    ISSUED,
+    CallState,
+    Claimant,
+    Fence,
     MessageRow,
+    NewCall,
     RunRecord,
+    StoredCall,
+    StoredCheckpoint,
+    StoredLease,
     StoredMessage,
+    StoredOpenRun,
+    StoredOutcome,
     StoredPending,
+    StoredState,
     StoredThread,
     ThreadRecord,
 )
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """A lease on a run of a thread."""
+
+    run_id: str
+    token: int
+    owner: str
+    is_exclusive: bool
+    expires_at: datetime
+
+    def stored(self) -> StoredLease:
+        return StoredLease(self.run_id, self.token, self.owner, self.is_exclusive, self.expires_at <= rules.utc_now())
 
 
 @dataclass
@@ -48,9 +76,23 @@ class _Thread:
     runs: dict[str, RunRecord] = field(default_factory=dict)
     pending: tuple[str | None, StoredPending] | None = None
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
+    status: str = "active"
+    calls: dict[str, StoredCall] = field(default_factory=dict)
+    checkpoints: dict[int, StoredCheckpoint] = field(default_factory=dict)
+    last_version: int = 0
+    leases: dict[str, _Lease] = field(default_factory=dict)
+    last_token: int = 0
 
     def copy(self) -> _Thread:
-        return replace(self, messages=list(self.messages), runs=dict(self.runs), answers=dict(self.answers))
+        return replace(
+            self,
+            messages=list(self.messages),
+            runs=dict(self.runs),
+            answers=dict(self.answers),
+            calls=dict(self.calls),
+            checkpoints=dict(self.checkpoints),
+            leases=dict(self.leases),
+        )
 
     def record(self, thread_id: str) -> ThreadRecord:
         return ThreadRecord(
@@ -61,6 +103,7 @@ class _Thread:
             last_completion_seq=self.last_completion_seq,
             created_at=self.created_at,
             updated_at=self.updated_at,
+            status=self.status,
         )
 
     def slice_after(self, thread_id: str, after_run_id: str) -> tuple[int, list[tuple[int, MessageRow]]]:
@@ -157,13 +200,14 @@ class _MemoryStore:
 
     async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
         async with self._writing():
-            thread = self._threads.get(thread_id)
-            runs = thread.runs if thread else {}
-            named = dict.fromkeys(row.run_id for row in rows if row.run_id is not None)
-            rules.refuse_completed(
-                thread_id, (run for run in named if run in runs and runs[run].completed_at is not None)
-            )
-            self._threads.touch_or_create(thread_id).messages += rows
+            self._append(thread_id, rows)
+
+    def _append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
+        thread = self._threads.get(thread_id)
+        runs = thread.runs if thread else {}
+        named = dict.fromkeys(row.run_id for row in rows if row.run_id is not None)
+        rules.refuse_completed(thread_id, (run for run in named if run in runs and runs[run].completed_at is not None))
+        self._threads.touch_or_create(thread_id).messages += rows
 
     async def save_extra(self, thread_id: str, changes: str) -> None:
         async with self._writing():
@@ -204,6 +248,14 @@ class _MemoryStore:
             if self._threads.get(target) is not None:
                 raise ThreadAlreadyExistsError(target)
             cutoff, rows = thread.slice_after(source, after_run_id)
+            # As long as nothing is left out, a message keeps its place.
+            whole = next((place for place, (seq, _) in enumerate(rows) if seq != place + 1), len(rows))
+            is_all = len(rows) == len(thread.messages)
+            checkpoints = {
+                version: checkpoint
+                for version, checkpoint in thread.checkpoints.items()
+                if is_all or checkpoint.seq <= whole
+            }
             now = rules.utc_now()
             fork = _Thread(
                 created_at=now,
@@ -218,6 +270,8 @@ class _MemoryStore:
                     for run_id, run in thread.runs.items()
                     if run.completion_seq and run.completion_seq <= cutoff
                 },
+                checkpoints=checkpoints,
+                last_version=max(checkpoints, default=0),
             )
             self._threads.put(target, fork)
 
@@ -270,7 +324,7 @@ class _MemoryStore:
         return thread.record(thread_id) if thread else None
 
     async def list_threads(
-        self, parent_thread_id: str | None, limit: int, after: ThreadRecord | None
+        self, parent_thread_id: str | None, status: str | None, limit: int, after: ThreadRecord | None
     ) -> list[ThreadRecord]:
         def place(record: ThreadRecord) -> tuple[datetime, str]:
             return record.created_at, record.thread_id
@@ -278,7 +332,8 @@ class _MemoryStore:
         records = [
             thread.record(thread_id)
             for thread_id, thread in self._threads.items()
-            if parent_thread_id is None or thread.parent_thread_id == parent_thread_id
+            if (parent_thread_id is None or thread.parent_thread_id == parent_thread_id)
+            and (status is None or thread.status == status)
         ]
         if after is not None:
             records = [record for record in records if place(record) < place(after)]
@@ -296,11 +351,221 @@ class _MemoryStore:
             self._threads.delete(thread_id)
             return True
 
+    async def set_status(self, thread_id: str, status: str) -> None:
+        async with self._writing():
+            thread = self._threads.touch(thread_id)
+            if thread is None:
+                raise ThreadNotFoundError(thread_id)
+            thread.status = status
+
+    # ---- the ledger -----------------------------------------------------------------------------------------
+
+    async def issue_call(self, call: NewCall, claimant: Claimant) -> tuple[StoredCall, bool]:
+        async with self._writing():
+            thread = self._threads.get(call.thread_id)
+            same = [
+                _looked_at(other)
+                for other in (thread.calls.values() if thread else ())
+                if other.call_id == call.call_id or other.idempotency_key == call.idempotency_key
+            ]
+            in_the_way = rules.standing_in_the_way(call, same, claimant)
+            if in_the_way is not None:
+                return in_the_way, False
+            thread = self._threads.touch_or_create(call.thread_id)
+            for other in rules.taken_over(call, same):
+                _end(thread, other, rules.run_again_as(call))
+            now = rules.utc_now()
+            issued = StoredCall(
+                *call,
+                status=ISSUED,
+                result=None,
+                error=None,
+                owner=claimant.owner,
+                attempt=rules.next_attempt(call, same),
+                issued_at=now,
+                expires_at=_after(claimant.ttl),
+                ended_at=None,
+                is_expired=False,
+            )
+            thread.calls[call.call_id] = issued
+            return issued, True
+
+    async def settle_call(
+        self, thread_id: str, call_id: str, outcome: StoredOutcome, attempt: int | None, by_hand: Claimant | None
+    ) -> StoredCall:
+        async with self._writing():
+            thread = self._threads.touch(thread_id)
+            if thread is None or call_id not in thread.calls:
+                raise ToolCallNotFoundError(thread_id, call_id)
+            call = _looked_at(thread.calls[call_id])
+            return _end(thread, call, outcome) if rules.must_be_settled(call, outcome, attempt, by_hand) else call
+
+    async def let_go_of_call(self, thread_id: str, call_id: str, attempt: int) -> None:
+        async with self._writing():
+            thread = self._threads.touch(thread_id)
+            call = thread.calls.get(call_id) if thread else None
+            if thread is not None and call is not None and call.attempt == attempt:
+                thread.calls[call_id] = call._replace(expires_at=rules.utc_now())
+
+    async def renew_call(self, thread_id: str, call_id: str, attempt: int, ttl: float) -> bool:
+        async with self._writing():
+            thread = self._threads.touch(thread_id)
+            call = thread.calls.get(call_id) if thread else None
+            if thread is None or call is None or call.attempt != attempt or call.status != ISSUED:
+                return False
+            if _looked_at(call).is_expired:
+                return False
+            thread.calls[call_id] = call._replace(expires_at=_after(ttl))
+            return True
+
+    async def get_call(self, thread_id: str, call_id: str) -> StoredCall | None:
+        thread = self._threads.get(thread_id)
+        return _looked_at(thread.calls[call_id]) if thread and call_id in thread.calls else None
+
+    async def list_calls(self, thread_id: str, only_issued: bool) -> list[StoredCall]:
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return []
+        calls = [_looked_at(call) for call in thread.calls.values() if not only_issued or call.status == ISSUED]
+        return sorted(calls, key=lambda call: (call.issued_at, call.call_id))
+
+    async def find_completed_call(self, thread_id: str | None, key: str) -> StoredCall | None:
+        threads = [self._threads.get(thread_id)] if thread_id else [thread for _, thread in self._threads.items()]
+        completed = [
+            call
+            for thread in threads
+            for call in (thread.calls.values() if thread else ())
+            if call.idempotency_key == key and call.status == CallState.COMPLETED
+        ]
+        return min(completed, key=lambda call: (call.ended_at, call.call_id), default=None)
+
+    # ---- checkpoints ----------------------------------------------------------------------------------------
+
+    async def save_checkpoint(self, thread_id: str, plan: str, budget: str, state: str) -> int:
+        async with self._writing():
+            thread = self._threads.touch_or_create(thread_id)
+            thread.last_version += 1
+            version = thread.last_version
+            saved = StoredCheckpoint(version, len(thread.messages), plan, budget, state, rules.utc_now())
+            thread.checkpoints[version] = saved
+            return version
+
+    async def get_checkpoint(
+        self, thread_id: str, version: int | None, with_messages: bool
+    ) -> tuple[StoredCheckpoint, list[StoredMessage]] | None:
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return None
+        checkpoint = thread.checkpoints.get(max(thread.checkpoints, default=0) if version is None else version)
+        if checkpoint is None:
+            return None
+        return checkpoint, _stored(enumerate(thread.messages[: checkpoint.seq if with_messages else 0], 1))
+
+    async def list_checkpoints(self, thread_id: str) -> list[StoredCheckpoint]:
+        thread = self._threads.get(thread_id)
+        return [thread.checkpoints[version] for version in sorted(thread.checkpoints)] if thread else []
+
+    async def delete_checkpoint(self, thread_id: str, version: int) -> bool:
+        async with self._writing():
+            thread = self._threads.touch(thread_id)
+            return thread is not None and thread.checkpoints.pop(version, None) is not None
+
+    # ---- leases ---------------------------------------------------------------------------------------------
+
+    async def acquire_lease(self, thread_id: str, run_id: str, owner: str, ttl: float, is_exclusive: bool) -> int:
+        async with self._writing():
+            thread = self._threads.get(thread_id)
+            run = thread.runs.get(run_id) if thread else None
+            leases = [lease.stored() for lease in thread.leases.values()] if thread else []
+            is_new = rules.is_to_be_claimed(thread_id, run_id, run, leases, is_exclusive)
+            thread = self._threads.touch_or_create(thread_id)
+            if is_new:
+                thread.runs[run_id] = RunRecord(run_id, rules.utc_now(), None, None)
+            thread.last_token += 1
+            thread.leases[run_id] = _Lease(run_id, thread.last_token, owner, is_exclusive, _after(ttl))
+            return thread.last_token
+
+    async def renew_lease(self, fence: Fence, ttl: float) -> bool:
+        async with self._writing():
+            thread = self._threads.touch(fence.thread_id)
+            lease = thread.leases.get(fence.run_id) if thread else None
+            if thread is None or lease is None or not rules.is_alive(fence, lease.stored()):
+                return False
+            thread.leases[fence.run_id] = replace(lease, expires_at=_after(ttl))
+            return True
+
+    async def release_lease(self, fence: Fence) -> None:
+        async with self._writing():
+            thread = self._threads.touch(fence.thread_id)
+            lease = thread.leases.get(fence.run_id) if thread else None
+            if thread is not None and lease is not None and lease.token == fence.token:
+                thread.leases[fence.run_id] = replace(lease, expires_at=rules.utc_now())
+
+    def fenced(self, fence: Fence) -> _MemoryStore:
+        @asynccontextmanager
+        async def writing() -> AsyncIterator[None]:
+            async with self._writing():
+                thread = self._threads.get(fence.thread_id)
+                lease = thread.leases.get(fence.run_id) if thread else None
+                if not rules.is_alive(fence, lease.stored() if lease else None):
+                    raise LeaseLostError(fence.thread_id, fence.run_id)
+                yield
+
+        return _MemoryStore(self._threads, self._max_value_bytes, writing)
+
+    # ---- resuming -------------------------------------------------------------------------------------------
+
+    async def read_state(self, thread_id: str) -> StoredState | None:
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return None
+        leases = {run_id: lease.stored() for run_id, lease in thread.leases.items()}
+        return StoredState(
+            status=thread.status,
+            checkpoint=thread.checkpoints[max(thread.checkpoints)] if thread.checkpoints else None,
+            pending=thread.pending[1] if thread.pending else None,
+            runs=[
+                StoredOpenRun(
+                    run.run_id,
+                    run.claimed_at,
+                    leases[run.run_id].owner if run.run_id in leases else None,
+                    leases[run.run_id].is_expired if run.run_id in leases else None,
+                )
+                for run in await self.list_runs(thread_id)
+                if run.completed_at is None
+            ],
+            calls=await self.list_calls(thread_id, only_issued=True),
+            messages=_stored(enumerate(thread.messages, 1)),
+        )
+
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
+        async with self._writing():
+            thread = self._threads.get(thread_id)
+            if thread is None or len(thread.messages) != last_seq:
+                return False
+            self._append(thread_id, rows)
+            return True
+
     def _source(self, thread_id: str) -> _Thread:
         thread = self._threads.get(thread_id)
         if thread is None:
             raise ThreadNotFoundError(thread_id)
         return thread
+
+
+def _looked_at(call: StoredCall) -> StoredCall:
+    """The call, and whether its time is over by now."""
+    return call._replace(is_expired=call.expires_at <= rules.utc_now())
+
+
+def _end(thread: _Thread, call: StoredCall, outcome: StoredOutcome) -> StoredCall:
+    ended = call._replace(**outcome._asdict(), ended_at=rules.utc_now())
+    thread.calls[call.call_id] = ended
+    return ended
+
+
+def _after(seconds: float) -> datetime:
+    return rules.utc_now() + timedelta(seconds=seconds)
 
 
 def _stored(rows: Any) -> list[StoredMessage]:
@@ -317,18 +582,21 @@ class MemoryCheckpointer(CheckpointerMethods):
         request_type: Any = HitlRequest,
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         lock_timeout: float = 5.0,
+        owner: str | None = None,
     ) -> None:
         self._committed = _Threads()
         self._lock = asyncio.Lock()
         self._lock_timeout = lock_timeout
         codec = Codec(message_type, request_type, max_value_bytes)
-        super().__init__(_MemoryStore(self._committed, max_value_bytes, self._writing), codec)
+        super().__init__(_MemoryStore(self._committed, max_value_bytes, self._writing), codec, Heartbeats(owner))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing to close: what was written stays for as long as the object does."""
+        """Let go of what is held. What was written stays for as long as the object does."""
+        assert self._heartbeats is not None
+        await self._heartbeats.close()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[CheckpointerMethods]:

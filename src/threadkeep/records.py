@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 FORMAT_MSGPACK = 0
@@ -67,6 +69,7 @@ class ThreadRecord:
     last_completion_seq: int
     created_at: datetime
     updated_at: datetime
+    status: str = "active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,239 @@ class RunRecord:
     claimed_at: datetime
     completed_at: datetime | None
     completion_seq: int | None
+
+
+# ---- the ledger of tool calls ---------------------------------------------------------------------------
+
+
+class CallState(StrEnum):
+    """How far a tool call got."""
+
+    IN_FLIGHT = "in_flight"
+    """Issued, and its owner is alive."""
+    UNKNOWN = "unknown"
+    """Issued, and its owner is not: it may or may not have happened."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """It did not happen, and may be tried again."""
+
+
+ISSUED = "issued"
+"""How IN_FLIGHT and UNKNOWN are stored: only the clock tells them apart."""
+
+
+class NewCall(NamedTuple):
+    """A call that wants to be executed, encoded."""
+
+    thread_id: str
+    call_id: str
+    tool_name: str
+    args: str
+    idempotency_key: str
+    run_id: str | None
+
+
+class Claimant(NamedTuple):
+    """Who wants to execute it."""
+
+    owner: str
+    ttl: float
+    """Seconds until its outcome is unknown, unless the owner renews it."""
+    holds: Callable[[str], bool]
+    """Whether this very process is executing that call. Others of the same owner are from an earlier life of it."""
+    takes_over: bool = False
+    """Whether a call of unknown outcome may be executed once more."""
+
+
+class StoredOutcome(NamedTuple):
+    """How a call ended: its status, and its result or error as JSON text."""
+
+    status: str
+    result: str | None = None
+    error: str | None = None
+
+
+class StoredCall(NamedTuple):
+    """A call as a store gives it back."""
+
+    thread_id: str
+    call_id: str
+    tool_name: str
+    args: str
+    idempotency_key: str
+    run_id: str | None
+    status: str
+    result: str | None
+    error: str | None
+    owner: str
+    attempt: int
+    issued_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    is_expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """A tool call: what was asked for, how far it got, and what came of it."""
+
+    thread_id: str
+    call_id: str
+    tool_name: str
+    args: dict[str, Any]
+    idempotency_key: str
+    run_id: str | None
+    state: CallState
+    result: Any
+    error: str | None
+    owner: str
+    attempt: int
+    """1, 2, …: how often it was issued."""
+    issued_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """The answer to `ledger.issue`: execute the call if `execute` says so, or else see what the entry says."""
+
+    entry: LedgerEntry
+    execute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """An outcome: the call happened, and gave this result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An outcome: the call did not happen. It may be tried again."""
+
+    error: str = ""
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------
+
+
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint as a store gives it back: values as JSON text."""
+
+    version: int
+    seq: int
+    plan: str
+    budget_spent_usd: str
+    state: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A moment of a thread. `seq` says how far the transcript went, and `messages` are those up to there."""
+
+    thread_id: str
+    version: int
+    seq: int
+    plan: Any
+    budget_spent_usd: float
+    state: Any
+    created_at: datetime
+    messages: list[Any] | None = None
+    """None where they were not asked for."""
+
+
+# ---- leases and the resume report -----------------------------------------------------------------------
+
+
+class Fence(NamedTuple):
+    """What a leased write must still hold: this token of the run's lease."""
+
+    thread_id: str
+    run_id: str
+    token: int
+
+
+class StoredLease(NamedTuple):
+    """A lease as a store gives it back."""
+
+    run_id: str
+    token: int
+    owner: str
+    is_exclusive: bool
+    is_expired: bool
+
+
+class StoredOpenRun(NamedTuple):
+    """A run that is not complete, with its lease, if it ever had one."""
+
+    run_id: str
+    claimed_at: datetime
+    owner: str | None
+    is_expired: bool | None
+
+
+class StoredState(NamedTuple):
+    """What a resume report is made of, all from one snapshot."""
+
+    status: str
+    checkpoint: StoredCheckpoint | None
+    pending: StoredPending | None
+    runs: list[StoredOpenRun]
+    calls: list[StoredCall]
+    messages: list[StoredMessage]
+
+
+class RunState(StrEnum):
+    """What is known of a run that is not complete."""
+
+    CLAIMED = "claimed"
+    """By a plain claim: only the host knows whether anybody still works on it."""
+    LEASED = "leased"
+    """A worker is alive and works on it."""
+    ABANDONED = "abandoned"
+    """It was leased, and the lease has ended: another worker may take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that was claimed and not completed."""
+
+    run_id: str
+    claimed_at: datetime
+    age: timedelta
+    state: RunState
+    owner: str | None
+    """Who leased it last."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnansweredCall:
+    """A tool call in the transcript that has no result: a model's API would refuse the thread."""
+
+    call_id: str
+    tool_name: str
+    seq: int
+    run_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReport:
+    """Where a thread stood when its last worker left it."""
+
+    thread_id: str
+    status: str
+    checkpoint: Checkpoint | None
+    pending_request: Any | None
+    pending_run_id: str | None
+    open_runs: list[OpenRun] = field(default_factory=list)
+    calls_in_doubt: list[LedgerEntry] = field(default_factory=list)
+    """Issued and not settled. Those in flight have an owner that is alive."""
+    unanswered_calls: list[UnansweredCall] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing to settle before the next run."""
+        return not (self.pending_request or self.open_runs or self.calls_in_doubt or self.unanswered_calls)

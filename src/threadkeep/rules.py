@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from threadkeep import json_values
 from threadkeep.errors import (
     CheckpointCorruptionError,
+    LeaseHeldError,
     MessageTooLargeError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotCompletedError,
+    ToolCallInFlightError,
+    ToolCallMismatchError,
+    ToolCallSettledError,
 )
-from threadkeep.records import RunRecord
+from threadkeep.records import (
+    ISSUED,
+    CallState,
+    Claimant,
+    Fence,
+    NewCall,
+    RunRecord,
+    StoredCall,
+    StoredLease,
+    StoredOutcome,
+)
 
 _Encoded = TypeVar("_Encoded", str, bytes)
 
@@ -77,3 +91,77 @@ def within(encoded: _Encoded, what: str, max_bytes: int) -> _Encoded:
     if size > max_bytes:
         raise MessageTooLargeError(what, size, max_bytes)
     return encoded
+
+
+# ---- tool calls -----------------------------------------------------------------------------------------
+
+
+def call_state(call: StoredCall, claimant: Claimant | None = None) -> CallState:
+    """How far the call got, as far as the claimant can know."""
+    if call.status != ISSUED:
+        return CallState(call.status)
+    is_from_an_earlier_life = claimant is not None and call.owner == claimant.owner and not claimant.holds(call.call_id)
+    return CallState.UNKNOWN if call.is_expired or is_from_an_earlier_life else CallState.IN_FLIGHT
+
+
+def standing_in_the_way(call: NewCall, same: Sequence[StoredCall], claimant: Claimant) -> StoredCall | None:
+    """Of the calls with this id or key, the one because of which this one must not be executed now."""
+    found: dict[CallState, StoredCall] = {}
+    for other in same:
+        if other.call_id == call.call_id and other.idempotency_key != call.idempotency_key:
+            raise ToolCallMismatchError(call.thread_id, call.call_id)
+        found.setdefault(call_state(other, claimant), other)
+    unknown = None if claimant.takes_over else found.get(CallState.UNKNOWN)
+    return found.get(CallState.COMPLETED) or found.get(CallState.IN_FLIGHT) or unknown
+
+
+def taken_over(call: NewCall, same: Sequence[StoredCall]) -> list[StoredCall]:
+    """The calls of unknown outcome in whose place this one is executed, under an id of its own."""
+    return [other for other in same if other.status == ISSUED and other.call_id != call.call_id]
+
+
+def run_again_as(call: NewCall) -> StoredOutcome:
+    """What becomes of those."""
+    return StoredOutcome(
+        CallState.FAILED, error=json_values.encode(f"its outcome was unknown, and it was run again as {call.call_id!r}")
+    )
+
+
+def next_attempt(call: NewCall, same: Sequence[StoredCall]) -> int:
+    """1 for a call that is new."""
+    return 1 + max((other.attempt for other in same if other.call_id == call.call_id), default=0)
+
+
+def must_be_settled(call: StoredCall, outcome: StoredOutcome, attempt: int | None, by_hand: Claimant | None) -> bool:
+    """Whether the outcome is news. Raises when another one stands, or the call is somebody else's by now."""
+    if attempt is not None and call.attempt != attempt:
+        raise ToolCallSettledError(call.thread_id, call.call_id, "taken over by another worker")
+    if call.status == outcome.status:
+        return False
+    if call.status != ISSUED:
+        raise ToolCallSettledError(call.thread_id, call.call_id, call.status)
+    if by_hand is not None and call_state(call, by_hand) is CallState.IN_FLIGHT:
+        raise ToolCallInFlightError(call.thread_id, call.call_id)
+    return True
+
+
+# ---- leases ---------------------------------------------------------------------------------------------
+
+
+def is_to_be_claimed(
+    thread_id: str, run_id: str, run: RunRecord | None, leases: Sequence[StoredLease], is_exclusive: bool
+) -> bool:
+    """Whether a lease on the run has to claim it first. Raises when it cannot be had."""
+    if run is not None and run.completed_at is not None:
+        raise RunAlreadyCompletedError(thread_id, run_id)
+    if run is not None and all(lease.run_id != run_id for lease in leases):
+        raise RunAlreadyClaimedError(thread_id, run_id)  # by a plain claim, which never expires
+    for lease in leases:
+        if not lease.is_expired and (lease.run_id == run_id or lease.is_exclusive or is_exclusive):
+            raise LeaseHeldError(thread_id, lease.run_id)
+    return run is None
+
+
+def is_alive(fence: Fence, lease: StoredLease | None) -> bool:
+    """Whether this is still the lease that was given, and its time is not over."""
+    return lease is not None and lease.token == fence.token and not lease.is_expired

@@ -1,18 +1,66 @@
-"""`cp.runs`: looking at the runs of a thread."""
+"""`cp.runs`: looking at the runs of a thread, and leasing them to one of many workers."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from threadkeep.errors import CheckpointerError
+from threadkeep.heartbeats import Heartbeats
 from threadkeep.ids import check_id
-from threadkeep.records import RunRecord
+from threadkeep.records import Fence, RunRecord
 from threadkeep.store import Store
+
+if TYPE_CHECKING:
+    from threadkeep.frontdoor import Lease
 
 
 class Runs:
     """The runs of a checkpointer, or of a transaction."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, heartbeats: Heartbeats | None, leased: Callable[[Fence], Lease]) -> None:
         self._store = store
+        self._heartbeats = heartbeats
+        self._leased = leased
 
     async def list(self, thread_id: str) -> list[RunRecord]:
         """The thread's runs in the order they were claimed; none for a thread that does not exist."""
         return await self._store.list_runs(check_id("thread_id", thread_id))
+
+    @asynccontextmanager
+    async def lease(self, thread_id: str, run_id: str, *, ttl: float, exclusive: bool = False) -> AsyncIterator[Lease]:
+        """Claim the run, or take over one whose lease has ended, and hold it: heartbeats renew it until the block ends.
+
+        The handle has the checkpointer's methods. Each write through it raises LeaseLostError, and writes nothing,
+        unless the lease is alive: also when this process comes back from a long pause. If the process dies, the lease
+        ends after `ttl` seconds, by the database's clock, and another worker may lease the run.
+
+        Raises LeaseHeldError while another lease on the run is alive; with `exclusive`, while any on the thread is; and
+        while one that is exclusive is. Raises RunAlreadyCompletedError; RunAlreadyClaimedError for a run that was
+        claimed plainly, which never expires.
+        """
+        if self._heartbeats is None:
+            raise CheckpointerError("a lease is taken outside of transactions: others must see it")
+        if not 0 < ttl <= MAX_TTL:
+            raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
+        key = check_id("thread_id", thread_id), check_id("run_id", run_id)
+        token = await self._store.acquire_lease(*key, self._heartbeats.owner, ttl, exclusive)
+        fence = Fence(*key, token)
+        lease = self._leased(fence)
+        beat = f"lease {token}", "\n".join(key)
+
+        async def renew() -> bool:
+            lease.is_lost = lease.is_lost or not await self._store.renew_lease(fence, ttl)
+            return not lease.is_lost
+
+        self._heartbeats.start(beat, ttl, renew)
+        try:
+            yield lease
+        finally:
+            self._heartbeats.stop(beat)
+            with suppress(Exception):  # then it expires by itself
+                await self._store.release_lease(fence)
+
+
+MAX_TTL = 7 * 24 * 3600

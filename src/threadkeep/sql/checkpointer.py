@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from threadkeep.codec import DEFAULT_MAX_VALUE_BYTES, Codec
 from threadkeep.errors import CheckpointerError, CubepiSchemaError
 from threadkeep.frontdoor import CheckpointerMethods
+from threadkeep.heartbeats import Heartbeats
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.migrations.upgrading import one_at_a_time, upgrade_connection
 from threadkeep.sql import dialects, engines
@@ -56,6 +57,7 @@ class SQLCheckpointer(CheckpointerMethods):
         request_type: Any,
         max_value_bytes: int,
         lock_timeout: float,
+        owner: str | None,
     ) -> None:
         if lock_timeout <= 0:
             raise ValueError("lock_timeout must be positive")
@@ -65,7 +67,7 @@ class SQLCheckpointer(CheckpointerMethods):
         self._lock_timeout = lock_timeout
         self._opened = _Opened()
         codec = Codec(message_type, request_type, max_value_bytes)
-        super().__init__(SQLStore(self._opened, self._hooks, max_value_bytes), codec)
+        super().__init__(SQLStore(self._opened, self._hooks, max_value_bytes), codec, Heartbeats(owner))
 
     def _own_connections(self) -> Connections:
         raise NotImplementedError
@@ -89,6 +91,8 @@ class SQLCheckpointer(CheckpointerMethods):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        assert self._heartbeats is not None
+        await self._heartbeats.close()
         database, self._opened.database = self._opened.database, None
         if database is not None:
             await database.connections.close()
@@ -153,6 +157,7 @@ class SQLiteCheckpointer(SQLCheckpointer):
         request_type: Any = HitlRequest,
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         lock_timeout: float = 5.0,
+        owner: str | None = None,
     ) -> None:
         super().__init__(
             db_path if isinstance(db_path, AsyncEngine) else None,
@@ -160,6 +165,7 @@ class SQLiteCheckpointer(SQLCheckpointer):
             request_type=request_type,
             max_value_bytes=max_value_bytes,
             lock_timeout=lock_timeout,
+            owner=owner,
         )
         self._path = db_path
 
@@ -191,6 +197,7 @@ class _ServerCheckpointer(SQLCheckpointer):
         request_type: Any = HitlRequest,
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         lock_timeout: float = 5.0,
+        owner: str | None = None,
     ) -> None:
         super().__init__(
             dsn if isinstance(dsn, AsyncEngine) else None,
@@ -198,6 +205,7 @@ class _ServerCheckpointer(SQLCheckpointer):
             request_type=request_type,
             max_value_bytes=max_value_bytes,
             lock_timeout=lock_timeout,
+            owner=owner,
         )
         if not 0 <= min_pool_size <= max_pool_size or max_pool_size < 1:
             raise ValueError("pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1")

@@ -27,6 +27,11 @@ def role_type() -> sa.types.TypeEngine[str]:
     return sa.Text().with_variant(mysql.VARCHAR(32, charset="utf8mb4"), *_MYSQL)
 
 
+def short_name() -> sa.types.TypeEngine[str]:
+    """A word of ours, such as a status."""
+    return sa.Text().with_variant(mysql.VARCHAR(32, **_EXACT), *_MYSQL)
+
+
 def json_text() -> sa.types.TypeEngine[str]:
     """JSON that must come back as it went in: text, because servers rewrite, round or refuse their own JSON types."""
     return sa.Text().with_variant(mysql.LONGTEXT(**_EXACT), *_MYSQL)

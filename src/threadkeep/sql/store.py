@@ -7,10 +7,36 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from threadkeep.records import MessageRow, RunRecord, StoredMessage, StoredPending, StoredThread, ThreadRecord
+from threadkeep.records import (
+    Claimant,
+    Fence,
+    MessageRow,
+    NewCall,
+    RunRecord,
+    StoredCall,
+    StoredCheckpoint,
+    StoredMessage,
+    StoredOutcome,
+    StoredPending,
+    StoredState,
+    StoredThread,
+    ThreadRecord,
+)
 from threadkeep.sql.database import Runner
 from threadkeep.sql.dialects import Hooks
-from threadkeep.sql.operations import answers, extras, forks, messages, pending, runs, threads
+from threadkeep.sql.operations import (
+    answers,
+    checkpoints,
+    extras,
+    forks,
+    leases,
+    ledger,
+    messages,
+    pending,
+    resuming,
+    runs,
+    threads,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,16 +46,25 @@ Operation = Callable[Concatenate[sa.Connection, Hooks, P], T]
 class SQLStore:
     """`store.Store` on a database, or inside one transaction of it."""
 
-    def __init__(self, runner: Runner, hooks: Hooks, max_value_bytes: int) -> None:
+    def __init__(self, runner: Runner, hooks: Hooks, max_value_bytes: int, fence: Fence | None = None) -> None:
         self._runner = runner
         self._hooks = hooks
         self._max_value_bytes = max_value_bytes
+        self._fence = fence
+
+    def fenced(self, fence: Fence) -> SQLStore:
+        return SQLStore(self._runner, self._hooks, self._max_value_bytes, fence)
 
     async def _read(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runner.read(lambda conn: operation(conn, self._hooks, *args, **kwargs))
 
     async def _write(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._runner.write(lambda conn: operation(conn, self._hooks, *args, **kwargs))
+        def work(conn: sa.Connection) -> T:
+            if self._fence is not None:
+                leases.require(conn, self._hooks, self._fence)
+            return operation(conn, self._hooks, *args, **kwargs)
+
+        return await self._runner.write(work)
 
     async def load(self, thread_id: str) -> StoredThread | None:
         return await self._read(messages.load, thread_id)
@@ -80,9 +115,64 @@ class SQLStore:
         return await self._read(threads.get_thread, thread_id)
 
     async def list_threads(
-        self, parent_thread_id: str | None, limit: int, after: ThreadRecord | None
+        self, parent_thread_id: str | None, status: str | None, limit: int, after: ThreadRecord | None
     ) -> list[ThreadRecord]:
-        return await self._read(threads.list_threads, parent_thread_id, limit, after)
+        return await self._read(threads.list_threads, parent_thread_id, status, limit, after)
+
+    async def set_status(self, thread_id: str, status: str) -> None:
+        await self._write(threads.set_status, thread_id, status)
 
     async def delete_thread(self, thread_id: str) -> bool:
         return await self._write(threads.delete_thread, thread_id)
+
+    async def issue_call(self, call: NewCall, claimant: Claimant) -> tuple[StoredCall, bool]:
+        return await self._write(ledger.issue, call, claimant)
+
+    async def settle_call(
+        self, thread_id: str, call_id: str, outcome: StoredOutcome, attempt: int | None, by_hand: Claimant | None
+    ) -> StoredCall:
+        return await self._write(ledger.settle, thread_id, call_id, outcome, attempt, by_hand)
+
+    async def let_go_of_call(self, thread_id: str, call_id: str, attempt: int) -> None:
+        await self._write(ledger.let_go, thread_id, call_id, attempt)
+
+    async def renew_call(self, thread_id: str, call_id: str, attempt: int, ttl: float) -> bool:
+        return await self._write(ledger.renew, thread_id, call_id, attempt, ttl)
+
+    async def get_call(self, thread_id: str, call_id: str) -> StoredCall | None:
+        return await self._read(ledger.get_call, thread_id, call_id)
+
+    async def list_calls(self, thread_id: str, only_issued: bool) -> list[StoredCall]:
+        return await self._read(ledger.list_calls, thread_id, only_issued)
+
+    async def find_completed_call(self, thread_id: str | None, key: str) -> StoredCall | None:
+        return await self._read(ledger.find_completed, thread_id, key)
+
+    async def save_checkpoint(self, thread_id: str, plan: str, budget: str, state: str) -> int:
+        return await self._write(checkpoints.save, thread_id, plan, budget, state)
+
+    async def get_checkpoint(
+        self, thread_id: str, version: int | None, with_messages: bool
+    ) -> tuple[StoredCheckpoint, list[StoredMessage]] | None:
+        return await self._read(checkpoints.get, thread_id, version, with_messages)
+
+    async def list_checkpoints(self, thread_id: str) -> list[StoredCheckpoint]:
+        return await self._read(checkpoints.list_checkpoints, thread_id)
+
+    async def delete_checkpoint(self, thread_id: str, version: int) -> bool:
+        return await self._write(checkpoints.delete, thread_id, version)
+
+    async def acquire_lease(self, thread_id: str, run_id: str, owner: str, ttl: float, is_exclusive: bool) -> int:
+        return await self._write(leases.acquire, thread_id, run_id, owner, ttl, is_exclusive)
+
+    async def renew_lease(self, fence: Fence, ttl: float) -> bool:
+        return await self._write(leases.renew, fence, ttl)
+
+    async def release_lease(self, fence: Fence) -> None:
+        await self._write(leases.release, fence)
+
+    async def read_state(self, thread_id: str) -> StoredState | None:
+        return await self._read(resuming.read_state, thread_id)
+
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
+        return await self._write(messages.append_after, thread_id, rows, last_seq)

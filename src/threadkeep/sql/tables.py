@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from threadkeep.sql.column_types import id_type, json_mirror, json_text, payload_type, role_type, utc_time
+from threadkeep.sql.column_types import (
+    id_type,
+    json_mirror,
+    json_text,
+    payload_type,
+    role_type,
+    short_name,
+    utc_time,
+)
 
 metadata = sa.MetaData()
 
-SCHEMA_VERSION = 1005
+SCHEMA_VERSION = 1006
 """Numbers of ours start at 1004: no cubepi release takes such a number for its own."""
 
 
@@ -41,6 +49,10 @@ threads = sa.Table(
     sa.Column("last_completion_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created_at", utc_time(), nullable=False),
     sa.Column("updated_at", utc_time(), nullable=False),
+    sa.Column("status", short_name(), nullable=False, server_default="active"),
+    sa.Column("last_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("last_token", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Index("ix_cubepi_threads_status", "status", "created_at", "thread_id"),
     sa.Index("ix_cubepi_threads_created", "created_at", "thread_id"),
     sa.Index("ix_cubepi_threads_parent", "parent_thread_id", "created_at", "thread_id"),
 )
@@ -98,6 +110,58 @@ hitl_answers = sa.Table(
     _of_thread("fk_cubepi_hitl_answers_thread"),
 )
 
+tool_calls = sa.Table(
+    "cubepi_tool_calls",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    sa.Column("call_id", id_type(), primary_key=True),
+    sa.Column("tool_name", id_type(), nullable=False),
+    sa.Column("args", json_text(), nullable=False),
+    sa.Column("idempotency_key", id_type(), nullable=False),
+    sa.Column("run_id", id_type()),
+    sa.Column("status", short_name(), nullable=False),
+    sa.Column("result", json_text()),
+    sa.Column("error", json_text()),
+    sa.Column("owner", id_type(), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("issued_at", utc_time(), nullable=False),
+    # By the database's clock. An issued call whose time is over has an unknown outcome.
+    sa.Column("expires_at", utc_time(), nullable=False),
+    sa.Column("ended_at", utc_time()),
+    _of_thread("fk_cubepi_tool_calls_thread"),
+    sa.Index("ix_cubepi_tool_calls_thread_key", "thread_id", "idempotency_key"),
+    sa.Index("ix_cubepi_tool_calls_thread_status", "thread_id", "status"),
+    # For the one question that names no thread: has this global key been completed anywhere?
+    sa.Index("ix_cubepi_tool_calls_key", "idempotency_key"),
+)
+
+checkpoints = sa.Table(
+    "cubepi_checkpoints",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    # How far the transcript went. The messages themselves are where they are, and stay.
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("plan", json_text(), nullable=False),
+    sa.Column("budget_spent_usd", json_text(), nullable=False),
+    sa.Column("state", json_text(), nullable=False),
+    sa.Column("created_at", utc_time(), nullable=False),
+    _of_thread("fk_cubepi_checkpoints_thread"),
+)
+
+leases = sa.Table(
+    "cubepi_leases",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    sa.Column("run_id", id_type(), primary_key=True),
+    # From the thread's own counter: of two leases on a thread, the later has the greater token.
+    sa.Column("token", sa.BigInteger, nullable=False),
+    sa.Column("owner", id_type(), nullable=False),
+    sa.Column("is_exclusive", sa.Boolean, nullable=False),
+    sa.Column("expires_at", utc_time(), nullable=False),  # by the database's clock
+    _of_thread("fk_cubepi_leases_thread"),
+)
+
 schema_version = sa.Table(
     "cubepi_schema_version",
     metadata,
@@ -105,5 +169,5 @@ schema_version = sa.Table(
     sa.Column("oldest_library", sa.String(32), nullable=False),
 )
 
-OF_A_THREAD = (messages, runs, pending, hitl_answers)
+OF_A_THREAD = (messages, runs, pending, hitl_answers, tool_calls, checkpoints, leases)
 """What a deleted thread takes with it."""

@@ -117,6 +117,15 @@ class Hooks:
             .returning(threads.c.thread_id, *columns)
         )
 
+    # ---- time ------------------------------------------------------------------------------------------------
+
+    def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
+        """The database's time, so many seconds from this very moment, also late in a transaction.
+
+        All processes read the same one, whatever their own clocks say.
+        """
+        raise NotImplementedError
+
     # ---- rows ------------------------------------------------------------------------------------------------
 
     def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:

@@ -78,6 +78,11 @@ class MySQLHooks(Hooks):
         statement = sa.select(*columns).where(threads.c.thread_id == thread_id)
         return conn.execute(statement.with_for_update()).one()
 
+    def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
+        # UTC_TIMESTAMP is when the statement began, before it waited for a lock. SYSDATE runs, in the session's zone.
+        later = sa.literal_column("TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))", sa.BigInteger) + round(after * 1e6)
+        return sa.func.timestampadd(sa.text("MICROSECOND"), later, sa.func.utc_timestamp(6))
+
     def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
         # INSERT IGNORE would forgive more than a taken key; this error ends only the statement, not the transaction.
         try:

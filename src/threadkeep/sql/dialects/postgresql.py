@@ -44,6 +44,10 @@ class PostgreSQLHooks(Hooks):
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
         conn.execute(_BOUND_WAITS, {"limit": milliseconds})
 
+    def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
+        # now() stands still within a transaction.
+        return sa.func.clock_timestamp() + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.cast(after, sa.Double))
+
     def code(self, error: DBAPIError) -> Any:
         return getattr(error.orig, "sqlstate", None)
 

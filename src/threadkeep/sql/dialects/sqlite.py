@@ -65,6 +65,10 @@ class SQLiteHooks(Hooks):
                 ) from error
             raise
 
+    def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
+        # As precise as SQLite's clock, written like all times of ours.
+        return sa.func.strftime("%Y-%m-%d %H:%M:%f", "now", f"{after:+.3f} seconds").concat("000")
+
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         if not _in_transaction(conn):

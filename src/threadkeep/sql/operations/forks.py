@@ -14,7 +14,7 @@ from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
 from threadkeep.sql.operations.runs import completion_seq_of
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
-from threadkeep.sql.tables import messages, runs, threads
+from threadkeep.sql.tables import checkpoints, messages, runs, threads
 
 
 def _in_slice(cutoff: Any) -> sa.ColumnElement[bool]:
@@ -73,6 +73,31 @@ _COPY_RUNS = sa.insert(runs).from_select(
 )
 
 
+# A checkpoint comes along if everything up to it does. The copy has no gaps: a seq becomes its message's place.
+_NUMBERED = (
+    sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
+    .where(messages.c.thread_id == THREAD)
+    .subquery()
+)
+_FIRST_LEFT = sa.select(sa.func.min(messages.c.seq)).where(messages.c.thread_id == THREAD, ~_in_slice(CUTOFF))
+_FIRST_LEFT_BEHIND = _FIRST_LEFT.scalar_subquery()
+_REST = [column for column in checkpoints.c if column.name not in ("thread_id", "seq")]
+_COPY_CHECKPOINTS = sa.insert(checkpoints).from_select(
+    ["thread_id", "seq", *(column.name for column in _REST)],
+    sa.select(
+        sa.bindparam("target", type_=checkpoints.c.thread_id.type),
+        sa.func.coalesce(_NUMBERED.c.place, sa.literal_column("0")),
+        *_REST,
+    )
+    .select_from(checkpoints.outerjoin(_NUMBERED, _NUMBERED.c.seq == checkpoints.c.seq))
+    .where(
+        checkpoints.c.thread_id == THREAD,
+        sa.or_(_FIRST_LEFT_BEHIND.is_(None), checkpoints.c.seq < _FIRST_LEFT_BEHIND),
+    ),
+)
+_LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
+
+
 def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
     """The messages a fork would copy."""
     rows = conn.execute(_SNAPSHOT, {"thread": thread_id, "run": after_run_id}).all()
@@ -94,7 +119,7 @@ def fork(
 ) -> None:
     """Copy the slice, its runs and the source's extra into a new thread."""
     # Source before target, and a target that is there is not waited for: two opposite forks would deadlock.
-    thread = hooks.lock_unchanged(conn, source, threads.c.extra)
+    thread = hooks.lock_unchanged(conn, source, threads.c.extra, threads.c.last_version)
     if thread is None:
         raise ThreadNotFoundError(source)
     if conn.execute(_EXISTS, {"thread": target}).first():
@@ -115,4 +140,8 @@ def fork(
         raise ThreadAlreadyExistsError(target)
     copied = conn.execute(_COPY_MESSAGES, {**slice_, "target": target}).rowcount
     conn.execute(_COPY_RUNS, {**slice_, "target": target})
-    conn.execute(sa.update(threads).where(threads.c.thread_id == target), {"last_seq": copied})
+    counters = {"last_seq": copied}
+    if thread.last_version:
+        conn.execute(_COPY_CHECKPOINTS, {**slice_, "target": target})
+        counters["last_version"] = conn.execute(_LAST_VERSION, {"thread": target}).scalar_one() or 0
+    conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)

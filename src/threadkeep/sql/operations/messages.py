@@ -70,6 +70,15 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
     )
 
 
+def append_after(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
+    """Add the rows if nothing has come after this seq."""
+    thread = hooks.lock(conn, thread_id, rules.utc_now(), threads.c.last_seq)
+    if thread is None or thread.last_seq != last_seq:
+        return False
+    append(conn, hooks, thread_id, rows)
+    return True
+
+
 def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredThread | None:
     """The whole thread, or None."""
     rows = conn.execute(_LOAD, {"thread": thread_id}).all()
@@ -84,7 +93,7 @@ def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredThread | No
     )
 
 
-def stored_message(row: sa.Row[Any]) -> StoredMessage:
+def stored_message(row: Any) -> StoredMessage:
     """A row of the columns STORED."""
     mirror = Mirror(row.metadata, row.run_id) if row.format == FORMAT_MSGPACK else None
     return StoredMessage(row.seq, row.format, bytes(row.payload), mirror)

@@ -35,17 +35,16 @@ _COMPLETED_AMONG = (
 
 def claim_run(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str) -> None:
     """Claim the run, if nobody has."""
-    now = rules.utc_now()
-    hooks.lock_or_create(conn, thread_id, now)
-    rules.refuse_second_claim(thread_id, run_id, _find(conn, thread_id, run_id))
-    conn.execute(sa.insert(runs), {"thread_id": thread_id, "run_id": run_id, "claimed_at": now})
+    hooks.lock_or_create(conn, thread_id, rules.utc_now())
+    rules.refuse_second_claim(thread_id, run_id, find(conn, thread_id, run_id))
+    claim(conn, thread_id, run_id)
 
 
 def mark_run_complete(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str) -> None:
     """Complete the run at the thread's next completion_seq, unless it is complete."""
     now = rules.utc_now()
     thread = hooks.lock(conn, thread_id, now, threads.c.last_completion_seq)
-    run = _find(conn, thread_id, run_id) if thread else None
+    run = find(conn, thread_id, run_id) if thread else None
     if thread is None or run is None:
         raise RunNotClaimedError(thread_id, run_id)
     if run.completed_at is not None:
@@ -71,7 +70,7 @@ def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str])
 
 def completion_seq_of(conn: sa.Connection, thread_id: str, run_id: str) -> int | None:
     """The run's completion_seq; None when it is unknown, open or abandoned."""
-    run = _find(conn, thread_id, run_id)
+    run = find(conn, thread_id, run_id)
     return run.completion_seq if run else None
 
 
@@ -81,6 +80,12 @@ def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
         yield ids[start : start + _ID_CHUNK]
 
 
-def _find(conn: sa.Connection, thread_id: str, run_id: str) -> RunRecord | None:
+def claim(conn: sa.Connection, thread_id: str, run_id: str) -> None:
+    """Write the claim of a run that nobody has claimed."""
+    conn.execute(sa.insert(runs), {"thread_id": thread_id, "run_id": run_id, "claimed_at": rules.utc_now()})
+
+
+def find(conn: sa.Connection, thread_id: str, run_id: str) -> RunRecord | None:
+    """The run, or None."""
     row = conn.execute(_FIND, {"thread": thread_id, "run": run_id}).one_or_none()
     return RunRecord(*row) if row else None

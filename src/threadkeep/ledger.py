@@ -1,0 +1,287 @@
+"""`cp.ledger`: every tool call is recorded before it is executed, so that no crash makes it happen twice."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from threadkeep.codec import Codec
+from threadkeep.errors import (
+    CheckpointerError,
+    ToolCallInFlightError,
+    ToolCallInterruptedError,
+)
+from threadkeep.heartbeats import Heartbeats
+from threadkeep.ids import check_id, check_optional_id
+from threadkeep.records import (
+    CallState,
+    Claimant,
+    Completed,
+    Failed,
+    Issued,
+    LedgerEntry,
+    NewCall,
+    StoredCall,
+    StoredOutcome,
+)
+from threadkeep.rules import call_state
+from threadkeep.store import Store
+
+DEFAULT_TTL = 30.0
+"""Seconds after which the outcome of a call is unknown whose process has died."""
+
+
+class Ledger:
+    """The tool calls of a checkpointer. In a transaction, calls can be settled and looked at, not issued."""
+
+    def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats | None) -> None:
+        self._store = store
+        self._codec = codec
+        self._heartbeats = heartbeats
+        self._attempts: dict[tuple[str, str], int] = {}
+
+    # ---- around a tool --------------------------------------------------------------------------------------
+
+    async def once(
+        self,
+        thread_id: str,
+        call_id: str,
+        tool_name: str,
+        args: dict[str, Any],
+        function: Callable[..., Any],
+        *,
+        idempotency_key: str | None = None,
+        run_id: str | None = None,
+        verify: Callable[[LedgerEntry], Any] | None = None,
+        replay_safe: bool = False,
+        ttl: float = DEFAULT_TTL,
+    ) -> Any:
+        """`function(**args)`, at most once for this key: a completed call gives back its result without running again.
+
+        The call is recorded before the function runs and after it. If the function raises, the call has failed, and may
+        be tried again. If this process dies meanwhile, or is cancelled, the outcome is unknown, and the call is not run
+        again by itself: `verify(entry)`, sync or async, may say Completed(result), Failed(error), or None for "I cannot
+        tell"; without it, ToolCallInterruptedError is raised. A call that is `replay_safe`, because it only reads, is
+        run again. ToolCallInFlightError means that somebody is executing it right now.
+
+        A sync function runs in a thread of its own. The result must be JSON.
+        """
+        wanted = partial(
+            self._issue, thread_id, call_id, tool_name, args, idempotency_key=idempotency_key, run_id=run_id, ttl=ttl
+        )
+        issued = await wanted(takes_over=replay_safe)
+        if issued.entry.state is CallState.UNKNOWN and verify is not None:
+            outcome = await _awaited(verify(issued.entry))
+            if outcome is not None:
+                await self.resolve(thread_id, issued.entry.call_id, outcome)
+                issued = await wanted()
+        if issued.execute:
+            return await self._execute(issued.entry, args, function)
+        match issued.entry.state:
+            case CallState.COMPLETED:
+                return issued.entry.result
+            case CallState.IN_FLIGHT:
+                raise ToolCallInFlightError(thread_id, issued.entry.call_id)
+        raise ToolCallInterruptedError(thread_id, issued.entry.call_id)
+
+    async def _execute(self, entry: LedgerEntry, args: dict[str, Any], function: Callable[..., Any]) -> Any:
+        key = entry.thread_id, entry.call_id
+        try:
+            if inspect.iscoroutinefunction(function):
+                result = await function(**args)
+            else:
+                result = await _awaited(await asyncio.to_thread(function, **args))
+        except Exception as error:
+            await self.fail(*key, f"{type(error).__name__}: {error}")
+            raise
+        except BaseException:
+            await asyncio.shield(self._let_go(entry))
+            raise
+        try:
+            await self.complete(*key, result)
+        except BaseException:
+            # It has happened, and the ledger does not know what came of it.
+            await asyncio.shield(self._let_go(entry))
+            raise
+        return result
+
+    async def _let_go(self, entry: LedgerEntry) -> None:
+        """Nobody knows what came of it: say so now, not when it expires."""
+        self._stop(entry.thread_id, entry.call_id)
+        with suppress(Exception):  # then it expires
+            await self._store.let_go_of_call(entry.thread_id, entry.call_id, entry.attempt)
+
+    # ---- step by step ---------------------------------------------------------------------------------------
+
+    async def issue(
+        self,
+        thread_id: str,
+        call_id: str,
+        tool_name: str,
+        args: dict[str, Any],
+        *,
+        idempotency_key: str | None = None,
+        run_id: str | None = None,
+        ttl: float = DEFAULT_TTL,
+    ) -> Issued:
+        """Record that the call is about to be executed. Of any number that issue its key at once, one is to execute it.
+
+        The others get the entry that is in the way: in flight, of unknown outcome, or completed with its result. A call
+        that failed may be issued again. Raises ToolCallMismatchError when the id is taken by another call.
+        """
+        return await self._issue(
+            thread_id, call_id, tool_name, args, idempotency_key=idempotency_key, run_id=run_id, ttl=ttl
+        )
+
+    async def _issue(
+        self,
+        thread_id: str,
+        call_id: str,
+        tool_name: str,
+        args: dict[str, Any],
+        *,
+        idempotency_key: str | None,
+        run_id: str | None,
+        ttl: float,
+        takes_over: bool = False,
+    ) -> Issued:
+        if self._heartbeats is None:
+            raise CheckpointerError(
+                "a call cannot be issued in a transaction: it must be recorded before it is executed"
+            )
+        if ttl <= 0:
+            raise ValueError("ttl must be positive")
+        call = NewCall(
+            thread_id=check_id("thread_id", thread_id),
+            call_id=check_id("call_id", call_id),
+            tool_name=check_id("tool_name", tool_name),
+            args=self._codec.encode_object(args, "args"),
+            idempotency_key=check_optional_id("idempotency_key", idempotency_key)
+            or default_key(thread_id, tool_name, args),
+            run_id=check_optional_id("run_id", run_id),
+        )
+        key = call.thread_id, call.call_id
+        claimant = self._claimant(call.thread_id, ttl)._replace(takes_over=takes_over)
+        with self._heartbeats.holding(key):
+            stored, execute = await self._store.issue_call(call, claimant)
+            if execute:
+                self._attempts[key] = stored.attempt
+                self._heartbeats.start(key, ttl, lambda: self._store.renew_call(*key, stored.attempt, ttl))
+            return Issued(self._entry(stored, claimant), execute)
+
+    async def complete(self, thread_id: str, call_id: str, result: Any) -> LedgerEntry:
+        """The call happened, and gave this result. The first result stands; the entry says which that is."""
+        return await self._settle(thread_id, call_id, Completed(result))
+
+    async def fail(self, thread_id: str, call_id: str, error: str) -> LedgerEntry:
+        """The call did not happen. It may be issued again."""
+        return await self._settle(thread_id, call_id, Failed(error))
+
+    async def resolve(
+        self, thread_id: str, call_id: str, outcome: Completed | Failed, *, owner: str | None = None
+    ) -> LedgerEntry:
+        """Settle by hand a call of unknown outcome: Completed(result), or Failed(error), which may be tried again.
+
+        Raises ToolCallInFlightError while its owner is alive; with `owner`, that owner's calls count as dead.
+        """
+        if not isinstance(outcome, (Completed, Failed)):
+            raise TypeError(f"an outcome is Completed(result) or Failed(error), not a {type(outcome).__name__}")
+        return await self._settle(thread_id, call_id, outcome, by_hand=self._claimant(thread_id, owner=owner))
+
+    # ---- looking --------------------------------------------------------------------------------------------
+
+    async def get(self, thread_id: str, call_id: str) -> LedgerEntry | None:
+        """The call's entry, or None."""
+        stored = await self._store.get_call(check_id("thread_id", thread_id), check_id("call_id", call_id))
+        return None if stored is None else self._entry(stored, self._claimant(thread_id))
+
+    async def interrupted(self, thread_id: str, *, owner: str | None = None) -> Sequence[LedgerEntry]:
+        """The calls that were issued and not settled: in flight, or of unknown outcome, as their state says.
+
+        A host that was restarted under the name it had before passes it as `owner`, or has opened its checkpointer with
+        it: then the calls it left behind are unknown at once, and not only when they expire.
+        """
+        calls = await self._store.list_calls(check_id("thread_id", thread_id), only_issued=True)
+        return [self._entry(call, self._claimant(thread_id, owner=owner)) for call in calls]
+
+    async def find_completed(self, thread_id: str | None, idempotency_key: str) -> LedgerEntry | None:
+        """The completed call with this key: of this thread, or, for None, of any. None if there is none."""
+        stored = await self._store.find_completed_call(
+            check_optional_id("thread_id", thread_id), check_id("idempotency_key", idempotency_key)
+        )
+        return None if stored is None else self._entry(stored)
+
+    async def list(self, thread_id: str) -> list[LedgerEntry]:
+        """All calls of the thread, in the order they were issued."""
+        calls = await self._store.list_calls(check_id("thread_id", thread_id), only_issued=False)
+        return [self._entry(call, self._claimant(thread_id)) for call in calls]
+
+    # ---- one level down -------------------------------------------------------------------------------------
+
+    def _claimant(self, thread_id: str, ttl: float = DEFAULT_TTL, owner: str | None = None) -> Claimant:
+        heartbeats = self._heartbeats
+        name = check_optional_id("owner", owner) or (heartbeats.owner if heartbeats else "")
+        return Claimant(name, ttl, lambda call_id: heartbeats is None or heartbeats.holds((thread_id, call_id)))
+
+    async def _settle(
+        self, thread_id: str, call_id: str, outcome: Completed | Failed, by_hand: Claimant | None = None
+    ) -> LedgerEntry:
+        key = check_id("thread_id", thread_id), check_id("call_id", call_id)
+        stored = await self._store.settle_call(*key, self._encoded(outcome), self._attempts.get(key), by_hand)
+        self._stop(*key)
+        return self._entry(stored)
+
+    def _stop(self, *key: str) -> None:
+        # A transaction may still roll back. If it commits, the next beat finds nothing to renew.
+        if self._heartbeats is not None:
+            self._attempts.pop((key[0], key[1]), None)
+            self._heartbeats.stop((key[0], key[1]))
+
+    def _encoded(self, outcome: Completed | Failed) -> StoredOutcome:
+        if isinstance(outcome, Completed):
+            return StoredOutcome(CallState.COMPLETED, result=self._codec.encode_value(outcome.result, "result"))
+        return StoredOutcome(CallState.FAILED, error=self._codec.encode_value(outcome.error, "error"))
+
+    def _entry(self, call: StoredCall, claimant: Claimant | None = None) -> LedgerEntry:
+        return entry_of(self._codec, call, call_state(call, claimant))
+
+
+def entry_of(codec: Codec, call: StoredCall, state: CallState) -> LedgerEntry:
+    """The record that users get."""
+    key = {"thread_id": call.thread_id, "call_id": call.call_id}
+
+    def decoded(text: str | None) -> Any:
+        return None if text is None else codec.decode_value(text, "cubepi_tool_calls", key)
+
+    return LedgerEntry(
+        thread_id=call.thread_id,
+        call_id=call.call_id,
+        tool_name=call.tool_name,
+        args=decoded(call.args),
+        idempotency_key=call.idempotency_key,
+        run_id=call.run_id,
+        state=state,
+        result=decoded(call.result),
+        error=decoded(call.error),
+        owner=call.owner,
+        attempt=call.attempt,
+        issued_at=call.issued_at,
+        expires_at=call.expires_at,
+        ended_at=call.ended_at,
+    )
+
+
+def default_key(thread_id: str, tool_name: str, args: dict[str, Any]) -> str:
+    """The same for the same call in the same thread: whatever the order of the arguments, and 1 is not 1.0 or True."""
+    canonical = json.dumps([thread_id, tool_name, args], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

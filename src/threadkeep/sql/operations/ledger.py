@@ -1,0 +1,132 @@
+"""The ledger: which tool calls were issued, by whom, and how they ended."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from threadkeep import rules
+from threadkeep.errors import ToolCallNotFoundError
+from threadkeep.records import ISSUED, CallState, Claimant, NewCall, StoredCall, StoredOutcome
+from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.parameters import CALL, KEY, THREAD
+from threadkeep.sql.tables import tool_calls
+
+_COLUMNS = [tool_calls.c[name] for name in StoredCall._fields if name != "is_expired"]
+_ITS_ROW = sa.and_(tool_calls.c.thread_id == THREAD, tool_calls.c.call_id == CALL)
+
+
+@cache
+def calls(hooks: Hooks) -> sa.Select[Any]:
+    """What a StoredCall is made of."""
+    return sa.select(*_COLUMNS, (tool_calls.c.expires_at <= hooks.clock()).label("is_expired"))
+
+
+@cache
+def _same_call_or_key(hooks: Hooks) -> sa.Select[Any]:
+    same = sa.or_(tool_calls.c.call_id == CALL, tool_calls.c.idempotency_key == KEY)
+    return calls(hooks).where(tool_calls.c.thread_id == THREAD, same).with_for_update(read=True)
+
+
+def issue(conn: sa.Connection, hooks: Hooks, call: NewCall, claimant: Claimant) -> tuple[StoredCall, bool]:
+    """Record that the call is about to be executed, and say so; or give the call that stands in its way."""
+    now = rules.utc_now()
+    hooks.lock_or_create(conn, call.thread_id, now)
+    key = {"thread": call.thread_id, "call": call.call_id, "key": call.idempotency_key}
+    same = [StoredCall(*row) for row in conn.execute(_same_call_or_key(hooks), key)]
+    in_the_way = rules.standing_in_the_way(call, same, claimant)
+    if in_the_way is not None:
+        return in_the_way, False
+    for other in rules.taken_over(call, same):
+        _end(conn, call.thread_id, other.call_id, rules.run_again_as(call))
+    row = {
+        **call._asdict(),
+        "status": ISSUED,
+        "result": None,
+        "error": None,
+        "owner": claimant.owner,
+        "attempt": rules.next_attempt(call, same),
+        "issued_at": now,
+        "ended_at": None,
+    }
+    hooks.put(conn, tool_calls, row | {"expires_at": hooks.clock(after=claimant.ttl)})
+    return _find(conn, hooks, call.thread_id, call.call_id), True
+
+
+def settle(
+    conn: sa.Connection,
+    hooks: Hooks,
+    thread_id: str,
+    call_id: str,
+    outcome: StoredOutcome,
+    attempt: int | None,
+    by_hand: Claimant | None,
+) -> StoredCall:
+    """Record how the call ended. One that ended so already stays as it is."""
+    if not hooks.lock(conn, thread_id, rules.utc_now()):
+        raise ToolCallNotFoundError(thread_id, call_id)
+    call = _find(conn, hooks, thread_id, call_id)
+    if rules.must_be_settled(call, outcome, attempt, by_hand):
+        _end(conn, thread_id, call_id, outcome)
+        call = _find(conn, hooks, thread_id, call_id)
+    return call
+
+
+def let_go(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str, attempt: int) -> None:
+    """Nobody renews this call any more: its outcome is unknown from now on."""
+    expired = sa.update(tool_calls).where(_ITS_ROW, tool_calls.c.attempt == attempt)
+    conn.execute(expired.values(expires_at=hooks.clock()), {"thread": thread_id, "call": call_id})
+
+
+def renew(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str, attempt: int, ttl: float) -> bool:
+    """Keep the call in flight; say whether it still was. Only its own row is locked: nothing else changes."""
+    in_flight = sa.and_(
+        _ITS_ROW,
+        tool_calls.c.attempt == attempt,
+        tool_calls.c.status == ISSUED,
+        tool_calls.c.expires_at > hooks.clock(),
+    )
+    renewed = sa.update(tool_calls).where(in_flight).values(expires_at=hooks.clock(after=ttl))
+    return conn.execute(renewed, {"thread": thread_id, "call": call_id}).rowcount == 1
+
+
+def get_call(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) -> StoredCall | None:
+    """The call, or None."""
+    row = conn.execute(calls(hooks).where(_ITS_ROW), {"thread": thread_id, "call": call_id}).one_or_none()
+    return StoredCall(*row) if row else None
+
+
+def list_calls(conn: sa.Connection, hooks: Hooks, thread_id: str, only_issued: bool) -> list[StoredCall]:
+    """The thread's calls in the order they were issued."""
+    listed = calls(hooks).where(tool_calls.c.thread_id == THREAD)
+    if only_issued:
+        listed = listed.where(tool_calls.c.status == ISSUED)
+    rows = conn.execute(listed.order_by(tool_calls.c.issued_at, tool_calls.c.call_id), {"thread": thread_id})
+    return [StoredCall(*row) for row in rows]
+
+
+def find_completed(conn: sa.Connection, hooks: Hooks, thread_id: str | None, key: str) -> StoredCall | None:
+    """The first completed call with this key: of the thread, or of any."""
+    completed = sa.and_(tool_calls.c.idempotency_key == KEY, tool_calls.c.status == CallState.COMPLETED.value)
+    found = calls(hooks).where(completed).order_by(tool_calls.c.ended_at, tool_calls.c.call_id).limit(1)
+    if thread_id is not None:
+        found = found.where(tool_calls.c.thread_id == THREAD)
+    row = conn.execute(found, {"thread": thread_id, "key": key}).one_or_none()
+    return StoredCall(*row) if row else None
+
+
+def _find(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) -> StoredCall:
+    found = calls(hooks).where(_ITS_ROW).with_for_update(read=True)
+    row = conn.execute(found, {"thread": thread_id, "call": call_id}).one_or_none()
+    if row is None:
+        raise ToolCallNotFoundError(thread_id, call_id)
+    return StoredCall(*row)
+
+
+def _end(conn: sa.Connection, thread_id: str, call_id: str, outcome: StoredOutcome) -> None:
+    conn.execute(
+        sa.update(tool_calls).where(_ITS_ROW).values(**outcome._asdict(), ended_at=rules.utc_now()),
+        {"thread": thread_id, "call": call_id},
+    )
