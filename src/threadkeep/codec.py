@@ -251,7 +251,7 @@ def _json_of(row: StoredMessage) -> bytes:
         raise ValueError("it is not an object")
     if row.mirror is not None:
         message["metadata"] = row.mirror.metadata
-        if not is_id(message.get("run_id")):  # it has been renamed, or there was none
+        if row.mirror.run_id is not None and not is_id(message.get("run_id")):  # the run has been renamed since
             message["run_id"] = row.mirror.run_id
     return to_json(message)
 

@@ -491,13 +491,20 @@ def test_msgpack_and_json_may_follow_each_other() -> None:
 
 
 def test_beside_msgpack_the_columns_are_the_truth() -> None:
-    payload = {**said("x").model_dump(mode="json"), "metadata": {"old": 1}, "run_id": "renamed since"}
+    payload = {**said("x").model_dump(mode="json"), "metadata": {"old": 1}, "run_id": "renamed since "}
     (message,) = Codec().decode_messages("thread", [by_cubepi(1, payload, {"new": [1, 1.5, None]}, "run")])
     assert message.metadata == {"new": [1, 1.5, None]}
     assert message.run_id == "run"
     (message,) = Codec().decode_messages("thread", [by_cubepi(1, payload)])
     assert message.metadata == {}
     assert message.run_id == "renamed since"
+
+
+def test_beside_msgpack_a_run_that_is_spelled_in_another_way_stays_so() -> None:
+    """cubepi on MySQL took both for one, and read the payload's."""
+    payload = {**said("x").model_dump(mode="json"), "run_id": "Run"}
+    (message,) = Codec().decode_messages("thread", [by_cubepi(1, payload, {}, "run")])
+    assert message.run_id == "Run"
 
 
 def test_cubepis_messages_come_as_plain_dicts_too() -> None:
