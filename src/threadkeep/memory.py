@@ -481,7 +481,7 @@ class _MemoryStore:
             thread = self._threads.touch_or_create(thread_id)
             if is_new:
                 thread.runs[run_id] = RunRecord(run_id, rules.utc_now(), None, None)
-            thread.last_token += 1
+            thread.last_token = rules.next_token(thread.last_token)
             thread.leases[run_id] = _Lease(run_id, thread.last_token, owner, is_exclusive, _after(ttl))
             return thread.last_token
 

@@ -162,6 +162,11 @@ def is_to_be_claimed(
     return run is None
 
 
+def next_token(last_token: int) -> int:
+    """Greater than any that the thread has given out, also before it was deleted, of which its new row knows nothing."""
+    return max(last_token + 1, int(utc_now().timestamp() * 1_000_000))
+
+
 def is_alive(fence: Fence, lease: StoredLease | None) -> bool:
     """Whether this is still the lease that was given, and its time is not over."""
     return lease is not None and lease.token == fence.token and not lease.is_expired

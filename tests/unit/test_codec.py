@@ -497,7 +497,7 @@ def test_beside_msgpack_the_columns_are_the_truth() -> None:
     assert message.run_id == "run"
     (message,) = Codec().decode_messages("thread", [by_cubepi(1, payload)])
     assert message.metadata == {}
-    assert message.run_id == "renamed since"
+    assert message.run_id == "renamed since "
 
 
 def test_beside_msgpack_a_run_that_is_spelled_in_another_way_stays_so() -> None:

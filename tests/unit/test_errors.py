@@ -18,6 +18,8 @@ from threadkeep.errors import (
     CubepiSchemaMismatch,
     CubepiSchemaUninitialized,
     InvalidIdError,
+    LeaseHeldError,
+    LeaseLostError,
     MessageTooLargeError,
     OutcomeUnknownError,
     RunAlreadyClaimedError,
@@ -26,12 +28,18 @@ from threadkeep.errors import (
     RunNotCompletedError,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
+    ToolCallInFlightError,
+    ToolCallInterruptedError,
+    ToolCallMismatchError,
+    ToolCallNotFoundError,
+    ToolCallSettledError,
     TransactionConflictError,
     UnstorableValueError,
 )
 
 THREAD = {"thread_id": "thread-1"}
 RUN = {"thread_id": "thread-1", "run_id": "run-{2}"}
+CALL = {"thread_id": "thread-1", "call_id": "call-{3}"}
 TEXT = "what happened"
 
 # Each class with the ids it carries, in the order it takes them; a list is a text it takes as it is.
@@ -42,6 +50,13 @@ CLASSES: list[tuple[type[Exception], dict[str, Any] | list[str]]] = [
     (RunNotCompletedError, RUN),
     (RunAlreadyClaimedError, RUN),
     (RunAlreadyCompletedError, RUN),
+    (LeaseHeldError, RUN),
+    (LeaseLostError, RUN),
+    (ToolCallNotFoundError, CALL),
+    (ToolCallInFlightError, CALL),
+    (ToolCallInterruptedError, CALL),
+    (ToolCallSettledError, {**CALL, "state": "completed"}),
+    (ToolCallMismatchError, CALL),
     (CompletionMarkerFailedError, {**RUN, "cause": OSError("the disk is full")}),
     (CheckpointCorruptionError, {"table": "cubepi_messages", "key": {"thread_id": "t", "seq": 7}, "reason": "no JSON"}),
     (InvalidIdError, {"name": "thread_id", "value": " edge", "reason": "it begins or ends with white space"}),
@@ -61,6 +76,8 @@ OF_AN_OPERATION: set[type[Exception]] = {
     CheckpointCorruptionError,
     CompletionMarkerFailedError,
     InvalidIdError,
+    LeaseHeldError,
+    LeaseLostError,
     MessageTooLargeError,
     OutcomeUnknownError,
     RunAlreadyClaimedError,
@@ -69,6 +86,11 @@ OF_AN_OPERATION: set[type[Exception]] = {
     RunNotCompletedError,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
+    ToolCallInFlightError,
+    ToolCallInterruptedError,
+    ToolCallMismatchError,
+    ToolCallNotFoundError,
+    ToolCallSettledError,
     TransactionConflictError,
     UnstorableValueError,
 }
@@ -164,6 +186,10 @@ def test_a_failed_completion_shows_what_made_it_fail() -> None:
     cause = OSError("the disk is full")
     error = CompletionMarkerFailedError("thread", "run", cause)
     assert error.__cause__ is error.cause is cause
+
+
+def test_who_expects_a_run_to_be_claimed_also_expects_it_to_be_leased() -> None:
+    assert issubclass(LeaseHeldError, RunAlreadyClaimedError)
 
 
 def test_schema_errors_say_what_to_do_even_without_being_told() -> None:

@@ -7,6 +7,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,11 +16,19 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep.cli import databases, demo, failures, views
+from threadkeep.cli.failures import MISUSED, Problem
 from threadkeep.cli.terminal import never_fail_to_encode, out, patiently, printable
-from threadkeep.errors import CubepiSchemaError, CubepiSchemaMismatch, CubepiSchemaUninitialized, ThreadNotFoundError
+from threadkeep.errors import (
+    CheckpointCorruptionError,
+    CubepiSchemaError,
+    CubepiSchemaMismatch,
+    CubepiSchemaUninitialized,
+    ThreadNotFoundError,
+)
 from threadkeep.migrations.progress import UpgradeBar
+from threadkeep.records import CallState, ResumeReport, RunState
 from threadkeep.sql.tables import SCHEMA_VERSION
-from threadkeep.threads import MAX_LIMIT
+from threadkeep.threads import MAX_LIMIT, STATUSES
 
 app = typer.Typer(
     help="Look after the database that keeps the threads of your agents.",
@@ -129,6 +138,10 @@ def _threads(
     parent: Annotated[
         str | None, typer.Option(metavar="ID", help="Only forks of this thread.", show_default=False)
     ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help=f"Only those that are {' / '.join(STATUSES)}.", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=MAX_LIMIT)] = 100,
     after: Annotated[
         str | None,
@@ -136,15 +149,18 @@ def _threads(
     ] = None,
 ) -> None:
     """List the threads, newest first."""
-    _tell(_listed(url, parent, limit, after), "reading")
+    _tell(_listed(url, parent, status, limit, after), "reading")
 
 
-async def _listed(url: str, parent: str | None, limit: int, after: str | None) -> Lines:
+async def _listed(url: str, parent: str | None, status: str | None, limit: int, after: str | None) -> Lines:
+    if status is not None and status not in STATUSES:
+        raise Problem(f"--status is {status!r}: it must be one of {', '.join(STATUSES)}", MISUSED)
     async with databases.opened(url) as cp:
         if parent is not None and await cp.threads.get(parent) is None:
             raise ThreadNotFoundError(parent)
-        records = await cp.threads.list(parent_thread_id=parent, limit=limit, after=after)
-        more = records and await cp.threads.list(parent_thread_id=parent, limit=1, after=records[-1])
+        listed = partial(cp.threads.list, parent_thread_id=parent, status=status)
+        records = await listed(limit=limit, after=after)
+        more = records and await listed(limit=1, after=records[-1])
     if not records:
         return ["no threads" if after is None else "no more threads"]
     lines: Lines = [views.thread_table(records)]
@@ -172,6 +188,51 @@ async def _shown(url: str, thread_id: str, last: int) -> Lines:
     seqs = await databases.seqs(url, thread_id, len(data.messages))
     numbered = list(zip(seqs, data.messages, strict=False))  # fewer seqs if it is being deleted
     return [views.thread_view(record, data.extra, pending, runs, numbered, last)]
+
+
+@app.command("resume")
+def _resume(
+    url: Url,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)],
+    repair: Annotated[bool, typer.Option("--repair", help="Append a result for each tool call that has none.")] = False,
+) -> None:
+    """Say what stands in the way of a thread's next run, after a crash or at any time."""
+    _tell(_resumed(url, thread, repair), "reading")
+
+
+async def _resumed(url: str, thread_id: str, repair: bool) -> Lines:
+    report = await _report(url, thread_id)
+    if not repair:
+        return [views.resume_view(report)]
+    appended = await _repaired(url, report)
+    return [views.repaired_view(appended), views.resume_view(await _report(url, thread_id))]
+
+
+async def _report(url: str, thread_id: str) -> ResumeReport:
+    async with databases.opened(url) as cp:
+        report = await cp.resume(thread_id)
+    if report is None:
+        raise ThreadNotFoundError(thread_id)
+    return report
+
+
+async def _repaired(url: str, report: ResumeReport) -> list[dict[str, Any]]:
+    in_flight = [call.call_id for call in report.calls_in_doubt if call.state is CallState.IN_FLIGHT]
+    leased = [run.run_id for run in report.open_runs if run.state is RunState.LEASED]
+    for call in report.unanswered_calls:
+        if call.call_id in in_flight or call.run_id in leased:
+            raise Problem(f"a worker is at call {call.call_id!r}, and will give its result: nothing was appended")
+    # As messages of ours: a host whose classes are others could not load what is appended here.
+    try:
+        async with databases.opened(url, message_type=threadkeep.Message) as cp:
+            return [message.model_dump() for message in await cp.repair(report.thread_id)]
+    except CheckpointCorruptionError as error:
+        if error.table != "cubepi_messages":
+            raise
+        raise Problem(
+            f"the messages of thread {report.thread_id!r} are not of threadkeep's own classes: call"
+            " cp.repair(thread_id) in the program that has theirs. Nothing was appended"
+        ) from None
 
 
 @app.command("fork")

@@ -74,7 +74,7 @@ async def look_at(url: str) -> Found:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[AnyCheckpointer]:
+async def opened(url: str, *, message_type: Any = Any) -> AsyncIterator[AnyCheckpointer]:
     """The checkpointer of a database that is ready for it. What any class wrote comes as plain JSON.
 
     Raises CubepiSchemaError also for SQLite, which the checkpointer alone would bring to the newest schema.
@@ -82,7 +82,7 @@ async def opened(url: str) -> AsyncIterator[AnyCheckpointer]:
     found = await look_at(url)
     if isinstance(found.schema, CubepiSchemaError):
         raise found.schema
-    async with threadkeep.open_checkpointer(url, message_type=Any, request_type=Any) as checkpointer:
+    async with threadkeep.open_checkpointer(url, message_type=message_type, request_type=Any) as checkpointer:
         yield checkpointer
 
 

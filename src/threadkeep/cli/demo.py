@@ -205,6 +205,9 @@ ROWS = {
     "cubepi_runs": "one a run: claimed, completed",
     "cubepi_pending": "the question a thread waits on",
     "cubepi_hitl_answers": "the humans' answers, for replay",
+    "cubepi_tool_calls": "one a tool call: issued, how it ended",
+    "cubepi_checkpoints": "moments of a thread: plan, budget, state",
+    "cubepi_leases": "who works on a run, until when",
     "cubepi_schema_version": "the version of these tables",
 }
 

@@ -41,11 +41,18 @@ def request_text(request: Any) -> str:
         case {"prompt": str(prompt)}:
             return prompt
         case {"tool_name": str(tool), "args": args}:
-            return f"may {_call(tool, args)} run?"
+            return f"may {call_text(tool, args)} run?"
         case {"questions": [*questions]} if all(isinstance(question, Mapping) for question in questions):
             return " / ".join(str(question.get("prompt", "")) for question in questions)
         case _:
             return _json(request)
+
+
+def call_text(name: str, arguments: Any) -> str:
+    """A call as it would be written."""
+    if isinstance(arguments, Mapping):
+        return f"{name}({', '.join(f'{key}={_json(value)}' for key, value in arguments.items())})"
+    return f"{name}({arguments if isinstance(arguments, str) else _json(arguments)})"
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:
@@ -65,19 +72,13 @@ def _part(part: Any) -> str:
         case {"thinking": str(text)}:
             return f"(thinking) {text}"
         case {"name": str(name), "arguments": arguments} | {"name": str(name), "input": arguments}:
-            return f"→ {_call(name, arguments)}"
+            return f"→ {call_text(name, arguments)}"
         case {"function": {"name": str(name), "arguments": arguments}}:
-            return f"→ {_call(name, arguments)}"
+            return f"→ {call_text(name, arguments)}"
         case {"type": "image", **image}:
             return f"[image {image.get('media_type') or ''}]".replace(" ]", "]")
         case _:
             return _json(part)
-
-
-def _call(name: str, arguments: Any) -> str:
-    if isinstance(arguments, Mapping):
-        return f"{name}({', '.join(f'{key}={_json(value)}' for key, value in arguments.items())})"
-    return f"{name}({arguments if isinstance(arguments, str) else _json(arguments)})"
 
 
 def _json(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,9 +12,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from threadkeep.cli.summaries import request_text, role_of, run_of, text_of
+from threadkeep.cli.summaries import call_text, request_text, role_of, run_of, text_of
 from threadkeep.cli.terminal import out, printable, shortened
-from threadkeep.records import RunRecord, ThreadRecord
+from threadkeep.records import (
+    CallState,
+    Checkpoint,
+    LedgerEntry,
+    OpenRun,
+    ResumeReport,
+    RunRecord,
+    RunState,
+    ThreadRecord,
+    UnansweredCall,
+)
 
 _TEXT_LIMIT = 160
 _VALUE_LIMIT = 240
@@ -22,31 +32,44 @@ _VALUE_LIMIT = 240
 # Names that every palette has and that can be read on light and on dark: no yellow, no blue, no bright ones.
 _ROLE_STYLES = {"user": "green", "assistant": "cyan", "tool_result": "magenta"}
 _OPEN = Text("open", style="red")
+_STATE_STYLES: dict[str, str] = {
+    CallState.IN_FLIGHT: "green",
+    CallState.UNKNOWN: "red",
+    RunState.LEASED: "green",
+    RunState.ABANDONED: "red",
+}
+_ACTIVE = "active"
 
 
 def thread_table(records: Sequence[ThreadRecord]) -> Table:
     """One row a thread: how far its seqs go, and how many of its runs are completed."""
     # A thread's UUID, which people copy, has a line to itself on 80 columns: so much room is left for the rest.
     wide = out().width >= 100
-    room = out().width - len("UUID" * 9 + "  9999  9999  2026-01-01 00:00  ") - (18 if wide else 0)
+    has_status = any(record.status != _ACTIVE for record in records)
+    time = "2026-01-01 00:00" if wide or not has_status else "2026-01-01"
+    room = out().width - len("UUID" * 9 + f"  9999  9999  {time}  ") - (18 if wide else 0) - (11 if has_status else 0)
     table = new_table()
     table.add_column("thread", overflow="fold", style="bold")
-    table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(8, room))
+    table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(6 if has_status else 8, room))
     table.add_column("seqs", justify="right", no_wrap=True)
     table.add_column("runs", justify="right", no_wrap=True)
-    table.add_column("created (UTC)", no_wrap=True)
+    table.add_column("created (UTC)" if len(time) > 10 else "created", no_wrap=True)
     if wide:
         table.add_column("updated (UTC)", no_wrap=True)
+    if has_status:
+        table.add_column("status", no_wrap=True)
     for record in records:
         cells: list[RenderableType] = [
             an_id(record.thread_id),
             an_id(record.parent_thread_id),
             str(record.last_seq),
             str(record.last_completion_seq),
-            f"{record.created_at:%Y-%m-%d %H:%M}",
+            f"{record.created_at:%Y-%m-%d %H:%M}"[: len(time)],
         ]
         if wide:
             cells.append(f"{record.updated_at:%Y-%m-%d %H:%M}")
+        if has_status:
+            cells.append("" if record.status == _ACTIVE else printable(record.status))
         table.add_row(*cells)
     return table
 
@@ -72,6 +95,42 @@ def thread_view(
     return Group(*parts)
 
 
+def resume_view(report: ResumeReport) -> RenderableType:
+    """What stands in the way of the next run, and what to do about it."""
+    table = _pairs()
+    table.add_row("thread", Text(printable(report.thread_id), style="bold"))
+    table.add_row("status", printable(report.status))
+    table.add_row("checkpoint", _checkpoint(report.checkpoint) if report.checkpoint else Text("none", style="dim"))
+    parts: list[RenderableType] = [table]
+    if report.pending_request is not None:
+        parts += _section("pending request", _pending(report.pending_request, report.pending_run_id))
+    if report.open_runs:
+        parts += _section("open runs", _open_runs(report.open_runs))
+    if report.calls_in_doubt:
+        parts += _section("tool calls in doubt", _calls_in_doubt(report.calls_in_doubt))
+    if report.unanswered_calls:
+        parts += _section("tool calls without a result", _unanswered_calls(report.unanswered_calls))
+    steps = _steps(report)
+    if steps:
+        parts += _section("what to do", _numbered(steps))
+    else:
+        parts.append(Text("\nnothing is in the way: the next run can begin", style="green"))
+    return Group(*parts)
+
+
+def repaired_view(appended: Sequence[Any]) -> RenderableType:
+    """The results that a repair has appended."""
+    if not appended:
+        return Text("nothing to repair: every tool call has a result\n")
+    table = new_table()
+    table.add_column("call", overflow="fold")
+    table.add_column("result", overflow="fold")
+    for message in appended:
+        table.add_row(an_id(message["tool_call_id"]), Text(shortened(text_of(message), _TEXT_LIMIT)))
+    count = "1 result" if len(appended) == 1 else f"{len(appended):,} results"
+    return Group(Text(f"appended {count}", style="green"), Padding(table, (0, 0, 1, 2), expand=False))
+
+
 def an_id(value: str | None) -> Text:
     """An id as it is, but for what a terminal would obey."""
     return Text("" if value is None else printable(value))
@@ -90,6 +149,15 @@ def run_state(run: RunRecord) -> Text:
     return Text(f"completed, completion_seq {run.completion_seq}", style="green")
 
 
+def ago(age: timedelta) -> str:
+    """How long ago that was, in one unit."""
+    seconds = max(0, int(age.total_seconds()))  # another machine's clock may be ahead of ours
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,} {unit} ago"
+    return "1 second ago" if seconds == 1 else f"{seconds} seconds ago"
+
+
 def new_table() -> Table:
     """A table without lines: they would take the room of the ids."""
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -103,9 +171,102 @@ def _record(record: ThreadRecord) -> Table:
         if record.forked_at_seq is not None:
             origin.append(f", copied up to its seq {record.forked_at_seq}")
         table.add_row("fork of", origin)
+    if record.status != _ACTIVE:
+        table.add_row("status", printable(record.status))
     table.add_row("created", f"{_time(record.created_at)} UTC")
     table.add_row("updated", f"{_time(record.updated_at)} UTC")
     return table
+
+
+def _checkpoint(checkpoint: Checkpoint) -> str:
+    spent = f"{shortened(f'{checkpoint.budget_spent_usd:,}', 20)} USD spent"
+    return f"version {checkpoint.version} at seq {checkpoint.seq}, {_time(checkpoint.created_at)} UTC, {spent}"
+
+
+def _open_runs(runs: Sequence[OpenRun]) -> Table:
+    table = _states("run", [run.run_id for run in runs])
+    for run in runs:
+        since = f"claimed {_time(run.claimed_at)} UTC, {ago(run.age)}"
+        leased = "was leased to" if run.state is RunState.ABANDONED else "leased to"
+        owner = "" if run.owner is None else f"\n{leased} {printable(run.owner)}"
+        table.add_row(an_id(run.run_id), _state(run.state), Text(since + owner))
+    return table
+
+
+def _calls_in_doubt(calls: Sequence[LedgerEntry]) -> Table:
+    now = datetime.now(UTC)
+    table = _states("call", [call.call_id for call in calls])
+    for call in calls:
+        since = f"issued {_time(call.issued_at)} UTC, {ago(now - call.issued_at)}"
+        lines = (shortened(call_text(call.tool_name, call.args), _TEXT_LIMIT), since, f"by {printable(call.owner)}")
+        table.add_row(an_id(call.call_id), _state(call.state), Text("\n".join(lines)))
+    return table
+
+
+def _unanswered_calls(calls: Sequence[UnansweredCall]) -> Table:
+    table = new_table()
+    table.add_column("seq", justify="right", no_wrap=True)
+    table.add_column("call", overflow="fold")
+    table.add_column("tool", overflow="fold")
+    table.add_column("run", overflow="fold")
+    for call in calls:
+        run_id = call.run_id if isinstance(call.run_id, str) else None
+        table.add_row(str(call.seq), an_id(call.call_id), Text(shortened(call.tool_name, 40)), an_id(run_id))
+    return table
+
+
+def _steps(report: ResumeReport) -> list[str]:
+    """In this order: an unknown call that is settled first gets its real result by the repair."""
+    call_states = {call.state for call in report.calls_in_doubt}
+    run_states = {run.state for run in report.open_runs}
+    steps = []
+    if CallState.IN_FLIGHT in call_states or RunState.LEASED in run_states:
+        steps.append(
+            "Wait: a worker is at it, or has died a moment ago. Then its calls become unknown, and its leases end, by"
+            " themselves."
+        )
+    if CallState.UNKNOWN in call_states:
+        steps.append(
+            "Find out whether each unknown call happened, and say so: cp.ledger.resolve(thread_id, call_id, outcome),"
+            " where the outcome is Completed(result) or Failed(error). ledger.once(…, verify=…) asks by itself."
+        )
+    if report.unanswered_calls:
+        steps.append(
+            "Give each tool call a result, or a model's API refuses the thread: add --repair, or call"
+            " cp.repair(thread_id)."
+        )
+    if report.pending_request is not None:
+        steps.append("Answer the question: cp.save_hitl_answer(…) and cp.clear_pending_request_if_matches(…).")
+    if RunState.ABANDONED in run_states:
+        steps.append("Take over the abandoned run: cp.runs.lease(thread_id, run_id, ttl=…).")
+    if RunState.CLAIMED in run_states:
+        steps.append(
+            "Go on with the claimed run, or leave it open and begin another: only its host knows whether anybody still"
+            " works on it."
+        )
+    return steps
+
+
+def _numbered(steps: Sequence[str]) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for number, step in enumerate(steps, start=1):
+        table.add_row(f"{number}.", step)
+    return table
+
+
+def _states(what: str, ids: Sequence[str]) -> Table:
+    table = new_table()
+    # A UUID, which people copy, is not folded on 80 columns.
+    table.add_column(what, overflow="fold", min_width=min(36, max(map(len, ids))))
+    table.add_column("state", no_wrap=True)
+    table.add_column("", overflow="fold")
+    return table
+
+
+def _state(state: CallState | RunState) -> Text:
+    return Text(state.replace("_", " "), style=_STATE_STYLES.get(state, ""))
 
 
 def _extra(extra: dict[str, Any]) -> Table:

@@ -154,7 +154,7 @@ leases = sa.Table(
     metadata,
     sa.Column("thread_id", id_type(), primary_key=True),
     sa.Column("run_id", id_type(), primary_key=True),
-    # From the thread's own counter: of two leases on a thread, the later has the greater token.
+    # Of two leases on a thread, the later has the greater token.
     sa.Column("token", sa.BigInteger, nullable=False),
     sa.Column("owner", id_type(), nullable=False),
     sa.Column("is_exclusive", sa.Boolean, nullable=False),

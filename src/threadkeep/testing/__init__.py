@@ -21,10 +21,14 @@ pytest.register_assert_rewrite(
         f"threadkeep.testing.{module}"
         for module in (
             "answers",
+            "checkpoints",
             "concurrency",
             "forks",
+            "leases",
+            "ledger",
             "minimal",
             "pending",
+            "resuming",
             "runs",
             "threads",
             "transactions",
@@ -36,10 +40,14 @@ pytest.register_assert_rewrite(
 
 from threadkeep.testing.answers import AnswersContract  # noqa: E402 - see above
 from threadkeep.testing.capabilities import contract_for  # noqa: E402
+from threadkeep.testing.checkpoints import CheckpointsContract  # noqa: E402
 from threadkeep.testing.concurrency import ConcurrencyContract  # noqa: E402
 from threadkeep.testing.forks import ForkRecordContract, ForksContract  # noqa: E402
+from threadkeep.testing.leases import LeasesContract  # noqa: E402
+from threadkeep.testing.ledger import LedgerContract, StatusContract  # noqa: E402
 from threadkeep.testing.minimal import MinimalContract  # noqa: E402
 from threadkeep.testing.pending import PendingContract  # noqa: E402
+from threadkeep.testing.resuming import ResumeContract  # noqa: E402
 from threadkeep.testing.runs import RunListContract, RunsContract  # noqa: E402
 from threadkeep.testing.threads import ThreadsContract  # noqa: E402
 from threadkeep.testing.transactions import LockTimeoutContract, TransactionsContract  # noqa: E402
@@ -48,15 +56,20 @@ from threadkeep.testing.values import LimitsContract, ValuesContract  # noqa: E4
 
 __all__ = [
     "AnswersContract",
+    "CheckpointsContract",
     "ConcurrencyContract",
     "ForkRecordContract",
     "ForksContract",
+    "LeasesContract",
+    "LedgerContract",
     "LimitsContract",
     "LockTimeoutContract",
     "MinimalContract",
     "PendingContract",
+    "ResumeContract",
     "RunListContract",
     "RunsContract",
+    "StatusContract",
     "ThreadsContract",
     "TransactionsContract",
     "TypesContract",

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep.testing.answers import AnswersContract
+from threadkeep.testing.checkpoints import CheckpointsContract
 from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.forks import ForkRecordContract, ForksContract
+from threadkeep.testing.leases import LeasesContract
+from threadkeep.testing.ledger import LedgerContract, StatusContract
 from threadkeep.testing.minimal import MinimalContract
 from threadkeep.testing.pending import PendingContract
+from threadkeep.testing.resuming import ResumeContract
 from threadkeep.testing.runs import RunListContract, RunsContract
 from threadkeep.testing.threads import ThreadsContract
 from threadkeep.testing.transactions import TransactionsContract
@@ -25,6 +29,17 @@ _PENDING = {
 _ANSWERS = {"save_hitl_answer", "load_hitl_answer", "has_hitl_answer", "clear_hitl_answers"}
 _WHOLE_PROTOCOL = {"fork", *_RUNS, *_PENDING, *_ANSWERS}
 
+_CRASH_SAFE = {
+    *_WHOLE_PROTOCOL,
+    "threads",
+    "runs",
+    "transaction",
+    "ledger",
+    "checkpoints",
+    "resume",
+    "repair",
+}
+
 CAPABILITIES: list[tuple[type[Any], set[str]]] = [
     (MinimalContract, {"load", "append", "save_extra"}),
     (RunsContract, _RUNS),
@@ -37,6 +52,11 @@ CAPABILITIES: list[tuple[type[Any], set[str]]] = [
     (ForkRecordContract, {*_WHOLE_PROTOCOL, "threads", "runs"}),
     (TransactionsContract, {*_WHOLE_PROTOCOL, "threads", "runs", "transaction"}),
     (ConcurrencyContract, {*_WHOLE_PROTOCOL, "threads", "runs", "transaction"}),
+    (StatusContract, {*_CRASH_SAFE}),
+    (LedgerContract, {*_CRASH_SAFE}),
+    (CheckpointsContract, {*_CRASH_SAFE}),
+    (LeasesContract, {*_CRASH_SAFE}),
+    (ResumeContract, {*_CRASH_SAFE}),
 ]
 
 

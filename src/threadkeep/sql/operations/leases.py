@@ -34,7 +34,7 @@ def acquire(
     run = runs.find(conn, thread_id, run_id)
     if rules.is_to_be_claimed(thread_id, run_id, run, found, is_exclusive):
         runs.claim(conn, thread_id, run_id)
-    token: int = thread.last_token + 1
+    token = rules.next_token(thread.last_token)
     conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"last_token": token})
     row = {"thread_id": thread_id, "run_id": run_id, "token": token, "owner": owner, "is_exclusive": is_exclusive}
     hooks.put(conn, leases, row | {"expires_at": hooks.clock(after=ttl)})
