@@ -24,16 +24,16 @@ from threadkeep.threads import Threads
 class CheckpointerMethods:
     """What a checkpointer offers, and a transaction of it too. Promises are in `protocol.Checkpointer`.
 
-    Without heartbeats nothing can be held: a transaction has none.
+    In a transaction nothing can be held, for others cannot see it.
     """
 
-    def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats | None = None) -> None:
+    def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats, *, is_transaction: bool = False) -> None:
         self._store = store
         self._codec = codec
         self._heartbeats = heartbeats
         self.threads = Threads(store)
-        self.runs = Runs(store, heartbeats, lambda fence: Lease(self, fence))
-        self.ledger = Ledger(store, codec, heartbeats)
+        self.runs = Runs(store, heartbeats, lambda fence: Lease(self, fence), is_transaction=is_transaction)
+        self.ledger = Ledger(store, codec, heartbeats, is_transaction=is_transaction)
         self.checkpoints = Checkpoints(store, codec)
 
     def transaction(self) -> AbstractAsyncContextManager[CheckpointerMethods]:
@@ -42,15 +42,17 @@ class CheckpointerMethods:
 
     async def resume(self, thread_id: str) -> ResumeReport | None:
         """Where the thread stood when its last worker left it, from one snapshot. None if there is no such thread."""
-        return await resuming.report(self._store, self._codec, self._heartbeats, check_id("thread_id", thread_id))
+        worker = self._heartbeats.worker
+        return await resuming.report(self._store, self._codec, worker, check_id("thread_id", thread_id))
 
     async def repair(self, thread_id: str) -> list[Any]:
         """Append a result for each tool call in the transcript that has none, so that a model's API takes the thread.
 
         A call that the ledger knows as completed gets its real result, any other an error that says it was
-        interrupted. Returns the messages that were appended. A second call finds nothing to do.
+        interrupted; one that is in flight will get its own. Returns the messages that were appended.
         """
-        return await resuming.repair(self._store, self._codec, check_id("thread_id", thread_id))
+        worker = self._heartbeats.worker
+        return await resuming.repair(self._store, self._codec, worker, check_id("thread_id", thread_id))
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """See `protocol.MinimalCheckpointer.load`."""
@@ -187,7 +189,8 @@ class Lease(CheckpointerMethods):
     async def transaction(self) -> AsyncIterator[CheckpointerMethods]:
         """The same methods on one transaction, each write of which needs the lease."""
         async with self._of.transaction() as transaction:
-            yield CheckpointerMethods(transaction._store.fenced(self._fence), self._codec)
+            store = transaction._store.fenced(self._fence)
+            yield CheckpointerMethods(store, self._codec, self._heartbeats, is_transaction=True)
 
 
 def _answer_key(thread_id: str, run_id: str | None, question_id: str) -> tuple[str, str, str]:

@@ -6,12 +6,10 @@ import asyncio
 import os
 import socket
 import uuid
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
-from threadkeep.errors import LeaseLostError
 from threadkeep.ids import check_id
+from threadkeep.records import Execution, Worker
 
 _BEATS = 3
 """In the time it takes to expire: one that fails, or comes late, ends nothing yet."""
@@ -20,31 +18,19 @@ Key = tuple[str, str]
 
 
 class Heartbeats:
-    """Renews what is held, each in a task of its own. `owner` names this process to others."""
+    """Renews what is held, each in a task of its own."""
 
     def __init__(self, owner: str | None) -> None:
-        self.owner = new_owner() if owner is None else check_id("owner", owner)
-        self._held: Counter[Key] = Counter()
+        process = uuid.uuid4().hex
+        self.worker = Worker(f"{_place()}:{process[:12]}" if owner is None else check_id("owner", owner), process)
+        self.executing: dict[Key, Execution] = {}
+        """The calls that this process has issued and not settled."""
         self._beating: dict[Key, asyncio.Task[None]] = {}
 
-    @contextmanager
-    def holding(self, key: Key) -> Iterator[None]:
-        """Hold it in this block: from before others can see it."""
-        self._held[key] += 1
-        try:
-            yield
-        finally:
-            self._let_go(key)
-
-    def holds(self, key: Key) -> bool:
-        """Whether some task of this process holds it."""
-        return key in self._held
-
     def start(self, key: Key, ttl: float, renew: Callable[[], Awaitable[bool]]) -> None:
-        """Hold and renew it until it is stopped, or cannot be renewed any more."""
-        self._held[key] += 1
-        task = self._beating[key] = asyncio.create_task(_beat(ttl / _BEATS, renew))
-        task.add_done_callback(lambda _: self._let_go(key))
+        """Renew it until it is stopped, or cannot be renewed any more."""
+        self.stop(key)
+        self._beating[key] = asyncio.create_task(_beat(ttl / _BEATS, renew))
 
     def stop(self, key: Key) -> None:
         """It has ended."""
@@ -60,11 +46,6 @@ class Heartbeats:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _let_go(self, key: Key) -> None:
-        self._held[key] -= 1
-        if not self._held[key]:
-            del self._held[key]
-
 
 async def _beat(every: float, renew: Callable[[], Awaitable[bool]]) -> None:
     while True:
@@ -72,12 +53,15 @@ async def _beat(every: float, renew: Callable[[], Awaitable[bool]]) -> None:
         try:
             if not await renew():
                 return
-        except LeaseLostError:
-            return
         except Exception:  # noqa: S112 - whatever the database says now, the next beat may get through
             continue
 
 
-def new_owner() -> str:
-    """A name for this process that no other has, and that a person can place."""
-    return f"{socket.gethostname()[:100]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+def _place() -> str:
+    """Where this process runs, for a person who looks at what it holds."""
+    host = "".join(character if character.isascii() and character.isprintable() else "?" for character in _host())
+    return f"{host[:100]}:{os.getpid()}"
+
+
+def _host() -> str:
+    return socket.gethostname().strip() or "host"

@@ -16,23 +16,27 @@ from threadkeep.errors import (
     CheckpointerError,
     ToolCallInFlightError,
     ToolCallInterruptedError,
+    ToolCallSettledError,
 )
 from threadkeep.heartbeats import Heartbeats
 from threadkeep.ids import check_id, check_optional_id
 from threadkeep.records import (
+    ISSUED,
     CallState,
-    Claimant,
     Completed,
+    Execution,
     Failed,
     Issued,
     LedgerEntry,
     NewCall,
     StoredCall,
     StoredOutcome,
+    Worker,
 )
 from threadkeep.rules import call_state
 from threadkeep.store import Store
 
+MAX_TTL = 7 * 24 * 3600
 DEFAULT_TTL = 30.0
 """Seconds after which the outcome of a call is unknown whose process has died."""
 
@@ -40,11 +44,11 @@ DEFAULT_TTL = 30.0
 class Ledger:
     """The tool calls of a checkpointer. In a transaction, calls can be settled and looked at, not issued."""
 
-    def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats | None) -> None:
+    def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats, *, is_transaction: bool) -> None:
         self._store = store
         self._codec = codec
         self._heartbeats = heartbeats
-        self._attempts: dict[tuple[str, str], int] = {}
+        self._is_transaction = is_transaction
 
     # ---- around a tool --------------------------------------------------------------------------------------
 
@@ -64,6 +68,9 @@ class Ledger:
     ) -> Any:
         """`function(**args)`, at most once for this key: a completed call gives back its result without running again.
 
+        The key is that of thread, tool and arguments, unless the host gives one: the same call, asked for a second time
+        on purpose, needs a key of its own, such as its call_id.
+
         The call is recorded before the function runs and after it. If the function raises, the call has failed, and may
         be tried again. If this process dies meanwhile, or is cancelled, the outcome is unknown, and the call is not run
         again by itself: `verify(entry)`, sync or async, may say Completed(result), Failed(error), or None for "I cannot
@@ -75,47 +82,48 @@ class Ledger:
         wanted = partial(
             self._issue, thread_id, call_id, tool_name, args, idempotency_key=idempotency_key, run_id=run_id, ttl=ttl
         )
-        issued = await wanted(takes_over=replay_safe)
-        if issued.entry.state is CallState.UNKNOWN and verify is not None:
-            outcome = await _awaited(verify(issued.entry))
+        call, execute = await wanted(takes_over=replay_safe)
+        if not execute and self._state(call) is CallState.UNKNOWN and verify is not None:
+            outcome = await _awaited(verify(self._entry(call)))
             if outcome is not None:
-                await self.resolve(thread_id, issued.entry.call_id, outcome)
-                issued = await wanted()
-        if issued.execute:
-            return await self._execute(issued.entry, args, function)
-        match issued.entry.state:
+                # What was verified is this execution: if another came after it, its outcome decides.
+                with suppress(ToolCallSettledError):
+                    await self._settle(thread_id, call.call_id, _checked(outcome), call.execution, self._worker())
+                call, execute = await wanted()
+        if execute:
+            return await self._execute(call, args, function)
+        match self._state(call):
             case CallState.COMPLETED:
-                return issued.entry.result
+                return self._entry(call).result
             case CallState.IN_FLIGHT:
-                raise ToolCallInFlightError(thread_id, issued.entry.call_id)
-        raise ToolCallInterruptedError(thread_id, issued.entry.call_id)
+                raise ToolCallInFlightError(thread_id, call.call_id)
+        raise ToolCallInterruptedError(thread_id, call.call_id)
 
-    async def _execute(self, entry: LedgerEntry, args: dict[str, Any], function: Callable[..., Any]) -> Any:
-        key = entry.thread_id, entry.call_id
+    async def _execute(self, call: StoredCall, args: dict[str, Any], function: Callable[..., Any]) -> Any:
         try:
             if inspect.iscoroutinefunction(function):
                 result = await function(**args)
             else:
                 result = await _awaited(await asyncio.to_thread(function, **args))
         except Exception as error:
-            await self.fail(*key, f"{type(error).__name__}: {error}")
+            await self._settle(*_key(call), Failed(f"{type(error).__name__}: {error}"), call.execution)
             raise
         except BaseException:
-            await asyncio.shield(self._let_go(entry))
+            await asyncio.shield(self._let_go(call))
             raise
         try:
-            await self.complete(*key, result)
+            await self._settle(*_key(call), Completed(result), call.execution)
         except BaseException:
             # It has happened, and the ledger does not know what came of it.
-            await asyncio.shield(self._let_go(entry))
+            await asyncio.shield(self._let_go(call))
             raise
         return result
 
-    async def _let_go(self, entry: LedgerEntry) -> None:
+    async def _let_go(self, call: StoredCall) -> None:
         """Nobody knows what came of it: say so now, not when it expires."""
-        self._stop(entry.thread_id, entry.call_id)
+        self._forget(_key(call))
         with suppress(Exception):  # then it expires
-            await self._store.let_go_of_call(entry.thread_id, entry.call_id, entry.attempt)
+            await self._store.let_go_of_call(*_key(call), call.execution)
 
     # ---- step by step ---------------------------------------------------------------------------------------
 
@@ -135,9 +143,10 @@ class Ledger:
         The others get the entry that is in the way: in flight, of unknown outcome, or completed with its result. A call
         that failed may be issued again. Raises ToolCallMismatchError when the id is taken by another call.
         """
-        return await self._issue(
+        call, execute = await self._issue(
             thread_id, call_id, tool_name, args, idempotency_key=idempotency_key, run_id=run_id, ttl=ttl
         )
+        return Issued(self._entry(call), execute)
 
     async def _issue(
         self,
@@ -150,13 +159,13 @@ class Ledger:
         run_id: str | None,
         ttl: float,
         takes_over: bool = False,
-    ) -> Issued:
-        if self._heartbeats is None:
+    ) -> tuple[StoredCall, bool]:
+        if self._is_transaction:
             raise CheckpointerError(
                 "a call cannot be issued in a transaction: it must be recorded before it is executed"
             )
-        if ttl <= 0:
-            raise ValueError("ttl must be positive")
+        if not 0 < ttl <= MAX_TTL:
+            raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
         call = NewCall(
             thread_id=check_id("thread_id", thread_id),
             call_id=check_id("call_id", call_id),
@@ -166,22 +175,30 @@ class Ledger:
             or default_key(thread_id, tool_name, args),
             run_id=check_optional_id("run_id", run_id),
         )
-        key = call.thread_id, call.call_id
-        claimant = self._claimant(call.thread_id, ttl)._replace(takes_over=takes_over)
-        with self._heartbeats.holding(key):
-            stored, execute = await self._store.issue_call(call, claimant)
-            if execute:
-                self._attempts[key] = stored.attempt
-                self._heartbeats.start(key, ttl, lambda: self._store.renew_call(*key, stored.attempt, ttl))
-            return Issued(self._entry(stored, claimant), execute)
+        stored, execute = await self._store.issue_call(call, self._worker(), ttl, takes_over)
+        if execute:
+            self._heartbeats.executing[_key(stored)] = stored.execution
+            self._heartbeats.start(_key(stored), ttl, partial(self._renew, stored, ttl))
+        return stored, execute
+
+    async def _renew(self, call: StoredCall, ttl: float) -> bool:
+        if await self._store.renew_call(*_key(call), call.execution, ttl):
+            return True
+        now = await self._store.get_call(*_key(call))
+        if now is None or now.status != ISSUED:  # settled elsewhere, in a transaction perhaps
+            self._heartbeats.executing.pop(_key(call), None)
+        return False
 
     async def complete(self, thread_id: str, call_id: str, result: Any) -> LedgerEntry:
-        """The call happened, and gave this result. The first result stands; the entry says which that is."""
-        return await self._settle(thread_id, call_id, Completed(result))
+        """The call happened, and gave this result. The first result stands; the entry says which that is.
+
+        Raises ToolCallNotFoundError; ToolCallSettledError when it has failed, or another worker has taken it over.
+        """
+        return await self._end(thread_id, call_id, Completed(result))
 
     async def fail(self, thread_id: str, call_id: str, error: str) -> LedgerEntry:
-        """The call did not happen. It may be issued again."""
-        return await self._settle(thread_id, call_id, Failed(error))
+        """The call did not happen. It may be issued again. Raises as `complete` does."""
+        return await self._end(thread_id, call_id, Failed(error))
 
     async def resolve(
         self, thread_id: str, call_id: str, outcome: Completed | Failed, *, owner: str | None = None
@@ -190,16 +207,14 @@ class Ledger:
 
         Raises ToolCallInFlightError while its owner is alive; with `owner`, that owner's calls count as dead.
         """
-        if not isinstance(outcome, (Completed, Failed)):
-            raise TypeError(f"an outcome is Completed(result) or Failed(error), not a {type(outcome).__name__}")
-        return await self._settle(thread_id, call_id, outcome, by_hand=self._claimant(thread_id, owner=owner))
+        return await self._settle(thread_id, call_id, _checked(outcome), None, self._worker(owner))
 
     # ---- looking --------------------------------------------------------------------------------------------
 
     async def get(self, thread_id: str, call_id: str) -> LedgerEntry | None:
         """The call's entry, or None."""
         stored = await self._store.get_call(check_id("thread_id", thread_id), check_id("call_id", call_id))
-        return None if stored is None else self._entry(stored, self._claimant(thread_id))
+        return None if stored is None else self._entry(stored)
 
     async def interrupted(self, thread_id: str, *, owner: str | None = None) -> Sequence[LedgerEntry]:
         """The calls that were issued and not settled: in flight, or of unknown outcome, as their state says.
@@ -208,7 +223,7 @@ class Ledger:
         it: then the calls it left behind are unknown at once, and not only when they expire.
         """
         calls = await self._store.list_calls(check_id("thread_id", thread_id), only_issued=True)
-        return [self._entry(call, self._claimant(thread_id, owner=owner)) for call in calls]
+        return [self._entry(call, self._worker(owner)) for call in calls]
 
     async def find_completed(self, thread_id: str | None, idempotency_key: str) -> LedgerEntry | None:
         """The completed call with this key: of this thread, or, for None, of any. None if there is none."""
@@ -220,36 +235,56 @@ class Ledger:
     async def list(self, thread_id: str) -> list[LedgerEntry]:
         """All calls of the thread, in the order they were issued."""
         calls = await self._store.list_calls(check_id("thread_id", thread_id), only_issued=False)
-        return [self._entry(call, self._claimant(thread_id)) for call in calls]
+        return [self._entry(call) for call in calls]
 
     # ---- one level down -------------------------------------------------------------------------------------
 
-    def _claimant(self, thread_id: str, ttl: float = DEFAULT_TTL, owner: str | None = None) -> Claimant:
-        heartbeats = self._heartbeats
-        name = check_optional_id("owner", owner) or (heartbeats.owner if heartbeats else "")
-        return Claimant(name, ttl, lambda call_id: heartbeats is None or heartbeats.holds((thread_id, call_id)))
+    def _worker(self, owner: str | None = None) -> Worker:
+        worker = self._heartbeats.worker
+        return worker if owner is None else Worker(check_id("owner", owner), worker.process)
+
+    async def _end(self, thread_id: str, call_id: str, outcome: Completed | Failed) -> LedgerEntry:
+        execution = self._heartbeats.executing.get((thread_id, call_id))
+        return await self._settle(thread_id, call_id, outcome, execution)
 
     async def _settle(
-        self, thread_id: str, call_id: str, outcome: Completed | Failed, by_hand: Claimant | None = None
+        self,
+        thread_id: str,
+        call_id: str,
+        outcome: Completed | Failed,
+        execution: Execution | None,
+        by_hand: Worker | None = None,
     ) -> LedgerEntry:
         key = check_id("thread_id", thread_id), check_id("call_id", call_id)
-        stored = await self._store.settle_call(*key, self._encoded(outcome), self._attempts.get(key), by_hand)
-        self._stop(*key)
+        stored = await self._store.settle_call(*key, self._encoded(outcome), execution, by_hand)
+        if not self._is_transaction:  # which may still be rolled back; if not, the next beat finds nothing to renew
+            self._forget(key)
         return self._entry(stored)
 
-    def _stop(self, *key: str) -> None:
-        # A transaction may still roll back. If it commits, the next beat finds nothing to renew.
-        if self._heartbeats is not None:
-            self._attempts.pop((key[0], key[1]), None)
-            self._heartbeats.stop((key[0], key[1]))
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._heartbeats.executing.pop(key, None)
+        self._heartbeats.stop(key)
 
     def _encoded(self, outcome: Completed | Failed) -> StoredOutcome:
         if isinstance(outcome, Completed):
             return StoredOutcome(CallState.COMPLETED, result=self._codec.encode_value(outcome.result, "result"))
         return StoredOutcome(CallState.FAILED, error=self._codec.encode_value(outcome.error, "error"))
 
-    def _entry(self, call: StoredCall, claimant: Claimant | None = None) -> LedgerEntry:
-        return entry_of(self._codec, call, call_state(call, claimant))
+    def _state(self, call: StoredCall) -> CallState:
+        return call_state(call, self._worker())
+
+    def _entry(self, call: StoredCall, worker: Worker | None = None) -> LedgerEntry:
+        return entry_of(self._codec, call, call_state(call, worker or self._worker()))
+
+
+def _key(call: StoredCall) -> tuple[str, str]:
+    return call.thread_id, call.call_id
+
+
+def _checked(outcome: Any) -> Completed | Failed:
+    if not isinstance(outcome, (Completed, Failed)):
+        raise TypeError(f"an outcome is Completed(result) or Failed(error), not a {type(outcome).__name__}")
+    return outcome
 
 
 def entry_of(codec: Codec, call: StoredCall, state: CallState) -> LedgerEntry:

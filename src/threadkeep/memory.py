@@ -30,7 +30,7 @@ from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import (
     ISSUED,
     CallState,
-    Claimant,
+    Execution,
     Fence,
     MessageRow,
     NewCall,
@@ -45,6 +45,7 @@ from threadkeep.records import (
     StoredState,
     StoredThread,
     ThreadRecord,
+    Worker,
 )
 
 
@@ -191,6 +192,8 @@ class _MemoryStore:
         self._threads = threads
         self._max_value_bytes = max_value_bytes
         self._writing = writing
+        self._saying = writing
+        """For what a worker may say of its own calls, whether it still has a lease or not."""
 
     async def load(self, thread_id: str) -> StoredThread | None:
         thread = self._threads.get(thread_id)
@@ -360,7 +363,7 @@ class _MemoryStore:
 
     # ---- the ledger -----------------------------------------------------------------------------------------
 
-    async def issue_call(self, call: NewCall, claimant: Claimant) -> tuple[StoredCall, bool]:
+    async def issue_call(self, call: NewCall, worker: Worker, ttl: float, takes_over: bool) -> tuple[StoredCall, bool]:
         async with self._writing():
             thread = self._threads.get(call.thread_id)
             same = [
@@ -368,7 +371,7 @@ class _MemoryStore:
                 for other in (thread.calls.values() if thread else ())
                 if other.call_id == call.call_id or other.idempotency_key == call.idempotency_key
             ]
-            in_the_way = rules.standing_in_the_way(call, same, claimant)
+            in_the_way = rules.standing_in_the_way(call, same, worker, takes_over)
             if in_the_way is not None:
                 return in_the_way, False
             thread = self._threads.touch_or_create(call.thread_id)
@@ -380,10 +383,11 @@ class _MemoryStore:
                 status=ISSUED,
                 result=None,
                 error=None,
-                owner=claimant.owner,
+                owner=worker.owner,
+                process=worker.process,
                 attempt=rules.next_attempt(call, same),
                 issued_at=now,
-                expires_at=_after(claimant.ttl),
+                expires_at=_after(ttl),
                 ended_at=None,
                 is_expired=False,
             )
@@ -391,29 +395,29 @@ class _MemoryStore:
             return issued, True
 
     async def settle_call(
-        self, thread_id: str, call_id: str, outcome: StoredOutcome, attempt: int | None, by_hand: Claimant | None
+        self, thread_id: str, call_id: str, outcome: StoredOutcome, execution: Execution | None, by_hand: Worker | None
     ) -> StoredCall:
         async with self._writing():
             thread = self._threads.touch(thread_id)
             if thread is None or call_id not in thread.calls:
                 raise ToolCallNotFoundError(thread_id, call_id)
             call = _looked_at(thread.calls[call_id])
-            return _end(thread, call, outcome) if rules.must_be_settled(call, outcome, attempt, by_hand) else call
+            return _end(thread, call, outcome) if rules.must_be_settled(call, outcome, execution, by_hand) else call
 
-    async def let_go_of_call(self, thread_id: str, call_id: str, attempt: int) -> None:
-        async with self._writing():
+    async def let_go_of_call(self, thread_id: str, call_id: str, execution: Execution) -> None:
+        async with self._saying():
             thread = self._threads.touch(thread_id)
             call = thread.calls.get(call_id) if thread else None
-            if thread is not None and call is not None and call.attempt == attempt:
+            if thread is not None and call is not None and call.execution == execution:
                 thread.calls[call_id] = call._replace(expires_at=rules.utc_now())
 
-    async def renew_call(self, thread_id: str, call_id: str, attempt: int, ttl: float) -> bool:
-        async with self._writing():
+    async def renew_call(self, thread_id: str, call_id: str, execution: Execution, ttl: float) -> bool:
+        async with self._saying():
             thread = self._threads.touch(thread_id)
             call = thread.calls.get(call_id) if thread else None
-            if thread is None or call is None or call.attempt != attempt or call.status != ISSUED:
+            if thread is None or call is None or call.execution != execution:
                 return False
-            if _looked_at(call).is_expired:
+            if call.status != ISSUED or _looked_at(call).is_expired:
                 return False
             thread.calls[call_id] = call._replace(expires_at=_after(ttl))
             return True
@@ -511,7 +515,9 @@ class _MemoryStore:
                     raise LeaseLostError(fence.thread_id, fence.run_id)
                 yield
 
-        return _MemoryStore(self._threads, self._max_value_bytes, writing)
+        fenced = _MemoryStore(self._threads, self._max_value_bytes, writing)
+        fenced._saying = self._writing
+        return fenced
 
     # ---- resuming -------------------------------------------------------------------------------------------
 
@@ -595,7 +601,6 @@ class MemoryCheckpointer(CheckpointerMethods):
 
     async def __aexit__(self, *_: object) -> None:
         """Let go of what is held. What was written stays for as long as the object does."""
-        assert self._heartbeats is not None
         await self._heartbeats.close()
 
     @asynccontextmanager
@@ -605,7 +610,7 @@ class MemoryCheckpointer(CheckpointerMethods):
             threads = _Threads(self._committed)
             store = _MemoryStore(threads, self._codec.max_value_bytes, _no_waiting)
             try:
-                yield CheckpointerMethods(store, self._codec)
+                yield CheckpointerMethods(store, self._codec, self._heartbeats, is_transaction=True)
                 threads.commit()
             finally:
                 threads.over = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -112,16 +111,18 @@ class NewCall(NamedTuple):
     run_id: str | None
 
 
-class Claimant(NamedTuple):
-    """Who wants to execute it."""
+class Worker(NamedTuple):
+    """Who executes calls: a name that may outlive a restart, and one life of it."""
 
     owner: str
-    ttl: float
-    """Seconds until its outcome is unknown, unless the owner renews it."""
-    holds: Callable[[str], bool]
-    """Whether this very process is executing that call. Others of the same owner are from an earlier life of it."""
-    takes_over: bool = False
-    """Whether a call of unknown outcome may be executed once more."""
+    process: str
+
+
+class Execution(NamedTuple):
+    """One time that a call was issued: by which process, and as which attempt."""
+
+    process: str
+    attempt: int
 
 
 class StoredOutcome(NamedTuple):
@@ -145,11 +146,17 @@ class StoredCall(NamedTuple):
     result: str | None
     error: str | None
     owner: str
+    process: str
     attempt: int
     issued_at: datetime
     expires_at: datetime
     ended_at: datetime | None
     is_expired: bool
+
+    @property
+    def execution(self) -> Execution:
+        """The last time that it was issued."""
+        return Execution(self.process, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,4 +322,5 @@ class ResumeReport:
     @property
     def is_clean(self) -> bool:
         """Whether there is nothing to settle before the next run."""
-        return not (self.pending_request or self.open_runs or self.calls_in_doubt or self.unanswered_calls)
+        is_asked = self.pending_request is not None
+        return not (is_asked or self.open_runs or self.calls_in_doubt or self.unanswered_calls)

@@ -11,17 +11,18 @@ from threadkeep import json_values
 from threadkeep.checkpoints import checkpoint_of
 from threadkeep.codec import Codec
 from threadkeep.errors import CheckpointerError
-from threadkeep.heartbeats import Heartbeats
-from threadkeep.ledger import DEFAULT_TTL, entry_of
+from threadkeep.ids import is_id
+from threadkeep.ledger import default_key, entry_of
 from threadkeep.records import (
     CallState,
-    Claimant,
     OpenRun,
     ResumeReport,
     RunState,
+    StoredCall,
     StoredOpenRun,
     StoredState,
     UnansweredCall,
+    Worker,
 )
 from threadkeep.rules import call_state, utc_now
 from threadkeep.store import Store
@@ -30,14 +31,11 @@ _ATTEMPTS = 8
 INTERRUPTED = "This tool call was interrupted, and its result is not known."
 
 
-async def report(store: Store, codec: Codec, heartbeats: Heartbeats | None, thread_id: str) -> ResumeReport | None:
+async def report(store: Store, codec: Codec, worker: Worker, thread_id: str) -> ResumeReport | None:
     """The report, or None for a thread that does not exist."""
     state = await store.read_state(thread_id)
     if state is None:
         return None
-    claimant = None
-    if heartbeats is not None:
-        claimant = Claimant(heartbeats.owner, DEFAULT_TTL, lambda call_id: heartbeats.holds((thread_id, call_id)))
     pending = state.pending
     return ResumeReport(
         thread_id=thread_id,
@@ -46,21 +44,26 @@ async def report(store: Store, codec: Codec, heartbeats: Heartbeats | None, thre
         pending_request=codec.decode_request(thread_id, pending.request) if pending else None,
         pending_run_id=pending.run_id if pending else None,
         open_runs=[_open_run(run) for run in state.runs],
-        calls_in_doubt=[entry_of(codec, call, call_state(call, claimant)) for call in state.calls],
-        unanswered_calls=_unanswered(codec, thread_id, state),
+        calls_in_doubt=[entry_of(codec, call, call_state(call, worker)) for call in state.calls],
+        unanswered_calls=[call for call, _ in _unanswered(codec, thread_id, state)],
     )
 
 
-async def repair(store: Store, codec: Codec, thread_id: str) -> list[Any]:
+async def repair(store: Store, codec: Codec, worker: Worker, thread_id: str) -> list[Any]:
     """Append what is missing; return it."""
     for _ in range(_ATTEMPTS):
         state = await store.read_state(thread_id)
-        unanswered = _unanswered(codec, thread_id, state) if state else []
-        if state is None or not unanswered:
+        if state is None:
             return []
+        # Those in flight get their result from whoever executes them.
+        in_flight = {call.call_id for call in state.calls if call_state(call, worker) is CallState.IN_FLIGHT}
         open_runs = {run.run_id for run in state.runs}
-        results = [await _result(store, codec, thread_id, call, open_runs) for call in unanswered]
-        if await store.append_after(thread_id, codec.encode_messages(results), state.messages[-1].seq):
+        results = [
+            await _result(store, codec, thread_id, call, args, open_runs)
+            for call, args in _unanswered(codec, thread_id, state)
+            if call.call_id not in in_flight
+        ]
+        if not results or await store.append_after(thread_id, codec.encode_messages(results), state.messages[-1].seq):
             return results
     raise CheckpointerError(f"thread {thread_id!r} is being written to: repair it when its worker has ended")
 
@@ -72,41 +75,51 @@ def _open_run(run: StoredOpenRun) -> OpenRun:
     return OpenRun(run.run_id, run.claimed_at, utc_now() - run.claimed_at, state, run.owner)
 
 
-def _unanswered(codec: Codec, thread_id: str, state: StoredState) -> list[UnansweredCall]:
-    """The tool calls of the transcript without those that have a result."""
+def _unanswered(codec: Codec, thread_id: str, state: StoredState) -> list[tuple[UnansweredCall, Any]]:
+    """The tool calls of the transcript without those that have a result, each with its arguments."""
     messages = codec.decode_messages(thread_id, state.messages)
-    calls: dict[str, UnansweredCall] = {}
+    calls: dict[str, tuple[UnansweredCall, Any]] = {}
     for row, message in zip(state.messages, messages, strict=True):
-        for call_id, name in _calls_in(message):
-            calls[call_id] = UnansweredCall(call_id, name, row.seq, _read(message, "run_id"))
-        calls.pop(_read(message, "tool_call_id"), None)
+        run_id = _read(message, "run_id")
+        for call_id, name, args in _calls_in(message):
+            calls[call_id] = UnansweredCall(call_id, name, row.seq, run_id if is_id(run_id) else None), args
+        answered = _read(message, "tool_call_id")
+        if isinstance(answered, str):
+            calls.pop(answered, None)
     return list(calls.values())
 
 
-def _calls_in(message: Any) -> Iterator[tuple[str, str]]:
+def _calls_in(message: Any) -> Iterator[tuple[str, str, Any]]:
     """The tool calls that a message asks for, in any class that has the shape of ours."""
     content = _read(message, "content")
     for part in content if isinstance(content, Sequence) and not isinstance(content, str) else ():
         call_id, name = _read(part, "id"), _read(part, "name")
         if _read(part, "type") == "tool_call" and isinstance(call_id, str) and isinstance(name, str):
-            yield call_id, name
+            yield call_id, name, _read(part, "arguments")
 
 
-async def _result(store: Store, codec: Codec, thread_id: str, call: UnansweredCall, open_runs: set[str]) -> Any:
-    stored = await store.get_call(thread_id, call.call_id)
-    is_known = stored is not None and stored.status == CallState.COMPLETED
+async def _known(store: Store, thread_id: str, call: UnansweredCall, args: Any) -> StoredCall | None:
+    """The completed call in the ledger: under this id, or the one that was executed in its place."""
+    stored = await store.get_call(thread_id, call.call_id) if is_id(call.call_id) else None
+    if stored is None and isinstance(args, dict):
+        stored = await store.find_completed_call(thread_id, default_key(thread_id, call.tool_name, args))
+    return stored if stored is not None and stored.status == CallState.COMPLETED else None
+
+
+async def _result(
+    store: Store, codec: Codec, thread_id: str, call: UnansweredCall, args: Any, open_runs: set[str]
+) -> Any:
+    known = await _known(store, thread_id, call, args)
     text = INTERRUPTED
-    if is_known and stored is not None and stored.result is not None:
-        value = codec.decode_value(
-            stored.result, "cubepi_tool_calls", {"thread_id": thread_id, "call_id": call.call_id}
-        )
+    if known is not None:
+        value = entry_of(codec, known, CallState.COMPLETED).result
         text = value if isinstance(value, str) else json_values.encode_again(value)
     fields = {
         "role": "tool_result",
         "tool_call_id": call.call_id,
         "tool_name": call.tool_name,
         "content": [{"type": "text", "text": text}],
-        "is_error": not is_known,
+        "is_error": known is None,
         # A completed run takes no more messages: there it belongs to none.
         "run_id": call.run_id if call.run_id in open_runs else None,
     }

@@ -21,13 +21,14 @@ from threadkeep.errors import (
 from threadkeep.records import (
     ISSUED,
     CallState,
-    Claimant,
+    Execution,
     Fence,
     NewCall,
     RunRecord,
     StoredCall,
     StoredLease,
     StoredOutcome,
+    Worker,
 )
 
 _Encoded = TypeVar("_Encoded", str, bytes)
@@ -96,22 +97,27 @@ def within(encoded: _Encoded, what: str, max_bytes: int) -> _Encoded:
 # ---- tool calls -----------------------------------------------------------------------------------------
 
 
-def call_state(call: StoredCall, claimant: Claimant | None = None) -> CallState:
-    """How far the call got, as far as the claimant can know."""
+def call_state(call: StoredCall, worker: Worker | None = None) -> CallState:
+    """How far the call got, as far as this worker can know: it knows that an earlier life of its own has ended."""
     if call.status != ISSUED:
         return CallState(call.status)
-    is_from_an_earlier_life = claimant is not None and call.owner == claimant.owner and not claimant.holds(call.call_id)
-    return CallState.UNKNOWN if call.is_expired or is_from_an_earlier_life else CallState.IN_FLIGHT
+    is_of_earlier_life = worker is not None and call.owner == worker.owner and call.process != worker.process
+    return CallState.UNKNOWN if call.is_expired or is_of_earlier_life else CallState.IN_FLIGHT
 
 
-def standing_in_the_way(call: NewCall, same: Sequence[StoredCall], claimant: Claimant) -> StoredCall | None:
-    """Of the calls with this id or key, the one because of which this one must not be executed now."""
+def standing_in_the_way(
+    call: NewCall, same: Sequence[StoredCall], worker: Worker, takes_over: bool
+) -> StoredCall | None:
+    """Of the calls with this id or key, the one because of which this one must not be executed now.
+
+    One of unknown outcome does not stand in the way of somebody who takes it over.
+    """
     found: dict[CallState, StoredCall] = {}
     for other in same:
         if other.call_id == call.call_id and other.idempotency_key != call.idempotency_key:
             raise ToolCallMismatchError(call.thread_id, call.call_id)
-        found.setdefault(call_state(other, claimant), other)
-    unknown = None if claimant.takes_over else found.get(CallState.UNKNOWN)
+        found.setdefault(call_state(other, worker), other)
+    unknown = None if takes_over else found.get(CallState.UNKNOWN)
     return found.get(CallState.COMPLETED) or found.get(CallState.IN_FLIGHT) or unknown
 
 
@@ -132,9 +138,11 @@ def next_attempt(call: NewCall, same: Sequence[StoredCall]) -> int:
     return 1 + max((other.attempt for other in same if other.call_id == call.call_id), default=0)
 
 
-def must_be_settled(call: StoredCall, outcome: StoredOutcome, attempt: int | None, by_hand: Claimant | None) -> bool:
-    """Whether the outcome is news. Raises when another one stands, or the call is somebody else's by now."""
-    if attempt is not None and call.attempt != attempt:
+def must_be_settled(
+    call: StoredCall, outcome: StoredOutcome, execution: Execution | None, by_hand: Worker | None
+) -> bool:
+    """Whether the outcome is news. Raises when another one stands, or another execution than this one came after it."""
+    if execution is not None and call.execution != execution:
         raise ToolCallSettledError(call.thread_id, call.call_id, "taken over by another worker")
     if call.status == outcome.status:
         return False
@@ -163,7 +171,7 @@ def is_to_be_claimed(
 
 
 def next_token(last_token: int) -> int:
-    """Greater than any that the thread has given out, also before it was deleted, of which its new row knows nothing."""
+    """Greater than any that the thread has given out, also before it was deleted: its new row knows of none."""
     return max(last_token + 1, int(utc_now().timestamp() * 1_000_000))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from threadkeep.errors import CheckpointerError
 from threadkeep.heartbeats import Heartbeats
 from threadkeep.ids import check_id
+from threadkeep.ledger import MAX_TTL
 from threadkeep.records import Fence, RunRecord
 from threadkeep.store import Store
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 class Runs:
     """The runs of a checkpointer, or of a transaction."""
 
-    def __init__(self, store: Store, heartbeats: Heartbeats | None, leased: Callable[[Fence], Lease]) -> None:
+    def __init__(
+        self, store: Store, heartbeats: Heartbeats, leased: Callable[[Fence], Lease], *, is_transaction: bool
+    ) -> None:
         self._store = store
         self._heartbeats = heartbeats
         self._leased = leased
+        self._is_transaction = is_transaction
 
     async def list(self, thread_id: str) -> list[RunRecord]:
         """The thread's runs in the order they were claimed; none for a thread that does not exist."""
@@ -40,12 +44,12 @@ class Runs:
         while one that is exclusive is. Raises RunAlreadyCompletedError; RunAlreadyClaimedError for a run that was
         claimed plainly, which never expires.
         """
-        if self._heartbeats is None:
-            raise CheckpointerError("a lease is taken outside of transactions: others must see it")
+        if self._is_transaction:
+            raise CheckpointerError("a lease cannot be taken in a transaction: others must see it")
         if not 0 < ttl <= MAX_TTL:
             raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
         key = check_id("thread_id", thread_id), check_id("run_id", run_id)
-        token = await self._store.acquire_lease(*key, self._heartbeats.owner, ttl, exclusive)
+        token = await self._store.acquire_lease(*key, self._heartbeats.worker.owner, ttl, exclusive)
         fence = Fence(*key, token)
         lease = self._leased(fence)
         beat = f"lease {token}", "\n".join(key)
@@ -61,6 +65,3 @@ class Runs:
             self._heartbeats.stop(beat)
             with suppress(Exception):  # then it expires by itself
                 await self._store.release_lease(fence)
-
-
-MAX_TTL = 7 * 24 * 3600

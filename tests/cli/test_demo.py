@@ -79,6 +79,9 @@ def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
         "cubepi_runs": "4",
         "cubepi_pending": "0",
         "cubepi_hitl_answers": "1",
+        "cubepi_tool_calls": "0",
+        "cubepi_checkpoints": "0",
+        "cubepi_leases": "0",
         "cubepi_schema_version": "1",
     }
 

@@ -60,7 +60,7 @@ def test_the_demo_needs_no_driver(tmp_path: Path) -> None:
 def test_version_and_help() -> None:
     assert run_well("--version").out == f"threadkeep {threadkeep.__version__}\n"
     described = run_well().out
-    for name in ("demo", "upgrade", "check", "threads", "show", "fork"):
+    for name in ("demo", "upgrade", "check", "threads", "show", "resume", "fork"):
         assert f" {name} " in described
 
 
@@ -122,7 +122,10 @@ def test_a_server_that_keeps_silent_gets_a_spinner_until_it_is_interrupted(schem
 def test_what_takes_long_is_told_after_the_spinner(tmp_path: Path) -> None:
     asyncio.run(threadkeep.upgrade(f"sqlite:///{tmp_path}/slow.db"))
     with closing(sqlite3.connect(tmp_path / "slow.db", isolation_level=None)) as other:
-        other.execute("INSERT INTO cubepi_threads VALUES ('a', NULL, NULL, '{}', 0, 1, '2026-01-01', '2026-01-01')")
+        other.execute(
+            "INSERT INTO cubepi_threads (thread_id, extra, last_completion_seq, created_at, updated_at)"
+            " VALUES ('a', '{}', 1, '2026-01-01', '2026-01-01')"
+        )
         other.execute("INSERT INTO cubepi_runs VALUES ('a', 'run', '2026-01-01', '2026-01-01', 1)")
         other.execute("BEGIN IMMEDIATE")
         terminal = Terminal("fork", f"sqlite:///{tmp_path}/slow.db", "a", "b", "--after=run")

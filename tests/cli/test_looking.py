@@ -74,6 +74,26 @@ async def test_the_uuid_of_a_thread_is_not_folded_on_80_columns(sqlite_url: str)
     assert max(map(len, lines)) <= 80
 
 
+async def test_a_status_is_shown_and_asked_for(url: str) -> None:
+    source, copy = (f"{digit * 8}-4444-4444-4444-121212121212" for digit in "12")
+    await fill(url, source)
+    assert "status" not in run_well("threads", url).out
+    async with open_checkpointer(url) as cp:
+        await cp.fork(source, copy, after_run_id="run-1")
+        await cp.threads.set_status(copy, "cancelled")
+
+    for columns in ("80", "120"):
+        lines = run_well("threads", url, env={"COLUMNS": columns}).lines
+        assert first_words(lines) == ["thread", copy, source]  # not folded
+        assert max(map(len, lines)) <= int(columns)
+        assert [line.split()[-1] == "cancelled" for line in lines] == [False, True, False]
+    assert first_words(run_well("threads", url, "--status", "active").lines) == ["thread", source]
+    assert first_words(run_well("threads", url, "--status", "cancelled").lines) == ["thread", copy]
+    assert run_well("threads", url, "--status", "failed").lines == ["no threads"]
+    assert re.search(r"\nstatus +cancelled *\n", run_well("show", url, copy).out)
+    assert "status" not in run_well("show", url, source).out
+
+
 # ---- show ------------------------------------------------------------------------------------------------
 
 

@@ -48,7 +48,7 @@ def test_an_empty_database_is_refused_until_it_is_upgraded(empty_url: str, serve
 
 
 async def test_an_older_schema_is_refused_and_the_upgrade_says_from_where_to_where(empty_url: str) -> None:
-    await bring_to(empty_url, "threadkeep_v4")
+    await bring_to(empty_url, "threadkeep_v5")
     old = SCHEMA_VERSION - 1
 
     assert f"version {old}" in refusal(run("check", empty_url))
@@ -61,7 +61,7 @@ def test_commands_that_look_do_not_upgrade_an_older_file(tmp_path: Path) -> None
     asyncio.run(bring_to(url, "threadkeep_v4"))
     before = (tmp_path / "old.db").read_bytes()
 
-    for words in (["check"], ["threads"], ["show", "a"], ["fork", "a", "b", "--after=c"]):
+    for words in (["check"], ["threads"], ["show", "a"], ["resume", "a"], ["fork", "a", "b", "--after=c"]):
         assert "threadkeep upgrade URL" in refusal(run(words[0], url, *words[1:]))
     assert (tmp_path / "old.db").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["old.db"]

@@ -1,11 +1,13 @@
 """How messages and requests are put into a few words, and texts onto one line."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from threadkeep.cli.summaries import request_text, role_of, text_of
 from threadkeep.cli.terminal import printable, shortened
+from threadkeep.cli.views import ago
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,19 @@ def test_a_text_is_cut_to_one_line() -> None:
     assert shortened("two\r\n  lines ", 40) == "two lines"
     assert shortened("x" * 50, 40) == "x" * 40 + "… (50 characters)"
     assert shortened(" " * 20_000 + "end", 40) == "… (20,003 characters)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0 seconds ago"),  # by the clock of another machine
+        (1.9, "1 second ago"),
+        (119, "119 seconds ago"),
+        (120, "2 minutes ago"),
+        (7_199, "119 minutes ago"),
+        (7_200, "2 hours ago"),
+        (200_000_000, "2,314 days ago"),
+    ],
+)
+def test_an_age_is_told_in_one_unit(seconds: float, text: str) -> None:
+    assert ago(timedelta(seconds=seconds)) == text

@@ -76,7 +76,12 @@ async def test_told_so_the_script_takes_a_v3_database_over(place: Place) -> None
 
 def test_history_needs_no_database() -> None:
     history = alembic_well("history")
-    assert history.index("v4 -> threadkeep_v5") < history.index("v3 -> threadkeep_v4") < history.index("<base> -> ")
+    assert (
+        history.index("v5 -> threadkeep_v6")
+        < history.index("v4 -> threadkeep_v5")
+        < history.index("v3 -> threadkeep_v4")
+        < history.index("<base> -> ")
+    )
 
 
 def one_line_of(*words: str, url: str | None = None) -> str:
@@ -116,6 +121,42 @@ async def test_what_cannot_be_undone_says_so_in_one_line(sqlite_place: Place) ->
     assert outcome.code != 0
     assert "Traceback" not in outcome.err
     assert "v3 cannot hold" in outcome.err
+
+
+async def test_what_was_there_before_v6_stays(place: Place) -> None:
+    """Down and up again: a database of the release before has the same rows."""
+    await threadkeep.upgrade(place.url)
+    async with place.checkpointer() as cp:
+        await cp.claim_run("thread", "run")
+        await cp.save_extra("thread", {"kept": True})
+        before = await cp.load("thread"), await cp.threads.get("thread"), await cp.runs.list("thread")
+    alembic_well("downgrade", "threadkeep_v5", url=place.url)
+    assert await version_rows(place) == [(1005, "0.1.0")]
+    await threadkeep.upgrade(place.url)
+    assert await drift_of(place) == ""
+    async with place.checkpointer() as cp:
+        assert (await cp.load("thread"), await cp.threads.get("thread"), await cp.runs.list("thread")) == before
+
+
+@pytest.mark.parametrize("kept", ["call", "checkpoint", "lease", "status"])
+async def test_what_v5_has_no_place_for_stays_at_v6(sqlite_place: Place, kept: str) -> None:
+    """On SQLite alone: what the revision looks for is the same everywhere."""
+    async with sqlite_place.checkpointer() as cp:
+        await cp.save_extra("thread", {})
+        match kept:
+            case "call":
+                await cp.ledger.issue("thread", "call", "tool", {})
+            case "checkpoint":
+                await cp.checkpoints.save("thread")
+            case "lease":
+                async with cp.runs.lease("thread", "run", ttl=1):
+                    pass
+            case "status":
+                await cp.threads.set_status("thread", "failed")
+    outcome = alembic("downgrade", "threadkeep_v5", url=sqlite_place.url)
+    assert outcome.code != 0
+    assert "v5 has no place" in outcome.err
+    assert await version_rows(sqlite_place) == NEWEST
 
 
 def test_our_folder_does_not_hide_the_library() -> None:

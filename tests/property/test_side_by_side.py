@@ -36,6 +36,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
+VERSIONS = st.integers(1, 4)
+STATUSES = st.sampled_from(["active", "completed", "failed", "cancelled"])
+CALLS = st.sampled_from(["c", "C"])
+ARGS = st.sampled_from([{"a": 1}, {"a": 1.0}])
 EXTRAS = st.dictionaries(st.sampled_from(["k", "K", "fork", "ключ"]), JSON, max_size=2)
 MESSAGES = st.lists(
     st.builds(
@@ -48,6 +52,29 @@ MESSAGES = st.lists(
 )
 
 Step = Callable[[Any], Awaitable[Any]]
+
+
+def shown_call(entry: Any) -> Any:
+    """All of an entry but for times and owners."""
+    return entry and (
+        (entry.thread_id, entry.call_id, entry.tool_name, entry.args, entry.idempotency_key, entry.run_id),
+        (entry.state, entry.attempt, entry.result, entry.error),
+    )
+
+
+async def settled(settling: Awaitable[Any]) -> Any:
+    return shown_call(await settling)
+
+
+async def moment(getting: Awaitable[Any]) -> Any:
+    checkpoint = await getting
+    return checkpoint and (checkpoint.seq, checkpoint.plan, checkpoint.state, checkpoint.messages)
+
+
+async def issued(cp: Any, *call: Any) -> Any:
+    answer = await cp.ledger.issue(*call)
+    return answer.execute, shown_call(answer.entry)
+
 
 WRITES: st.SearchStrategy[tuple[str, Step]] = st.one_of(
     st.builds(lambda t, m: ("append", lambda cp: cp.append(t, m)), THREADS, MESSAGES),
@@ -97,10 +124,27 @@ WRITES: st.SearchStrategy[tuple[str, Step]] = st.one_of(
         MAYBE_RUNS,
     ),
     st.builds(lambda t: ("delete", lambda cp: cp.threads.delete(t)), THREADS),
+    st.builds(
+        lambda t, p, b, s: (
+            "checkpoint",
+            lambda cp: cp.checkpoints.save(t, plan=p, budget_spent_usd=b, state=s),
+        ),
+        THREADS,
+        JSON,
+        st.integers(0, 9) | st.floats(0, 9),
+        JSON,
+    ),
+    st.builds(lambda t, v: ("delete checkpoint", lambda cp: cp.checkpoints.delete(t, v)), THREADS, VERSIONS),
+    st.builds(lambda t, s: ("set_status", lambda cp: cp.threads.set_status(t, s)), THREADS, STATUSES),
+    st.builds(lambda t, c, r: ("complete", lambda cp: settled(cp.ledger.complete(t, c, r))), THREADS, CALLS, JSON),
+    st.builds(
+        lambda t, c, e: ("fail", lambda cp: settled(cp.ledger.fail(t, c, e))), THREADS, CALLS, st.text(max_size=5)
+    ),
 )
 
 READS: st.SearchStrategy[tuple[str, Step]] = st.one_of(
     st.builds(lambda t, r: ("snapshot", lambda cp: cp.snapshot(t, after_run_id=r)), THREADS, RUNS),
+    st.builds(lambda t, v: ("checkpoint", lambda cp: moment(cp.checkpoints.get(t, v))), THREADS, VERSIONS),
     st.builds(lambda t: ("load_pending_run_id", lambda cp: cp.load_pending_run_id(t)), THREADS),
     st.builds(
         lambda t, q, r: ("load_hitl_answer", lambda cp: cp.load_hitl_answer(t, q, run_id=r)),
@@ -137,6 +181,12 @@ async def picture(cp: Any) -> Any:
                 record and (record.parent_thread_id, record.forked_at_seq, record.last_seq, record.last_completion_seq),
                 sorted((run.run_id, run.completion_seq or 0) for run in await cp.runs.list(thread_id)),
                 await cp.load_pending(thread_id),
+                record and record.status,
+                [shown_call(entry) for entry in await cp.ledger.list(thread_id)],
+                [
+                    (kept.version, kept.seq, kept.plan, kept.budget_spent_usd, kept.state)
+                    for kept in await cp.checkpoints.list(thread_id)
+                ],
             )
         )
     shown.append(
@@ -198,6 +248,34 @@ class SideBySide(RuleBasedStateMachine):
     @rule(thread_id=THREADS)
     def delete(self, thread_id: str) -> None:
         self.both(lambda cp: cp.threads.delete(thread_id))
+
+    @rule(thread_id=THREADS, call_id=CALLS, tool_name=st.sampled_from(["t", "T"]), args=ARGS)
+    def issue(self, thread_id: str, call_id: str, tool_name: str, args: dict[str, Any]) -> None:
+        self.both(lambda cp: issued(cp, thread_id, call_id, tool_name, args))
+
+    @rule(thread_id=THREADS)
+    def resume(self, thread_id: str) -> None:
+        async def look(cp: Any) -> Any:
+            report = await cp.resume(thread_id)
+            return report and (
+                report.status,
+                report.checkpoint and report.checkpoint.version,
+                report.pending_request,
+                report.pending_run_id,
+                sorted((run.run_id, run.state) for run in report.open_runs),
+                [shown_call(entry) for entry in report.calls_in_doubt],
+            )
+
+        self.both(look)
+
+    @rule(thread_id=THREADS, run_id=RUNS, messages=MESSAGES, exclusive=st.booleans())
+    def leased_run(self, thread_id: str, run_id: str, messages: list[UserMessage], exclusive: bool) -> None:
+        async def work(cp: Any) -> Any:
+            async with cp.runs.lease(thread_id, run_id, ttl=60, exclusive=exclusive) as lease:
+                await lease.append(thread_id, messages)
+                await lease.mark_run_complete(thread_id, run_id)
+
+        self.both(work)
 
     @rule(read=READS)
     def read(self, read: tuple[str, Step]) -> None:

@@ -91,7 +91,6 @@ class SQLCheckpointer(CheckpointerMethods):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._heartbeats is not None
         await self._heartbeats.close()
         database, self._opened.database = self._opened.database, None
         if database is not None:
@@ -114,7 +113,7 @@ class SQLCheckpointer(CheckpointerMethods):
         when the server has ended the transaction: run the whole block again.
         """
         async with self._opened.get().transaction() as joined:
-            yield CheckpointerMethods(self._store_on(joined), self._codec)
+            yield CheckpointerMethods(self._store_on(joined), self._codec, self._heartbeats, is_transaction=True)
 
     def using(self, connection: AsyncConnection) -> UsingConnection:
         """The same methods inside a transaction that the host owns and commits, with the host's own tables in it."""
@@ -122,7 +121,7 @@ class SQLCheckpointer(CheckpointerMethods):
             raise TypeError(f"using() takes an AsyncConnection, not a {type(connection).__name__}")
         self._require_own_dialect(connection)
         joined = Joined(on(connection, interruptible=self._hooks.interruptible), self._hooks, of_host=True)
-        return UsingConnection(self._store_on(joined), self._codec)
+        return UsingConnection(self._store_on(joined), self._codec, self._heartbeats, is_transaction=True)
 
     def _require_own_dialect(self, host: AsyncEngine | AsyncConnection) -> None:
         if dialects.hooks_of(host.dialect) is not self._hooks:

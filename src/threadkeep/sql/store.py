@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from threadkeep.records import (
-    Claimant,
+    Execution,
     Fence,
     MessageRow,
     NewCall,
@@ -21,6 +21,7 @@ from threadkeep.records import (
     StoredState,
     StoredThread,
     ThreadRecord,
+    Worker,
 )
 from threadkeep.sql.database import Runner
 from threadkeep.sql.dialects import Hooks
@@ -57,6 +58,10 @@ class SQLStore:
 
     async def _read(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runner.read(lambda conn: operation(conn, self._hooks, *args, **kwargs))
+
+    async def _write_unfenced(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """For what a worker may say of its own calls, whether it still has a lease or not."""
+        return await self._runner.write(lambda conn: operation(conn, self._hooks, *args, **kwargs))
 
     async def _write(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work(conn: sa.Connection) -> T:
@@ -125,19 +130,19 @@ class SQLStore:
     async def delete_thread(self, thread_id: str) -> bool:
         return await self._write(threads.delete_thread, thread_id)
 
-    async def issue_call(self, call: NewCall, claimant: Claimant) -> tuple[StoredCall, bool]:
-        return await self._write(ledger.issue, call, claimant)
+    async def issue_call(self, call: NewCall, worker: Worker, ttl: float, takes_over: bool) -> tuple[StoredCall, bool]:
+        return await self._write(ledger.issue, call, worker, ttl, takes_over)
 
     async def settle_call(
-        self, thread_id: str, call_id: str, outcome: StoredOutcome, attempt: int | None, by_hand: Claimant | None
+        self, thread_id: str, call_id: str, outcome: StoredOutcome, execution: Execution | None, by_hand: Worker | None
     ) -> StoredCall:
-        return await self._write(ledger.settle, thread_id, call_id, outcome, attempt, by_hand)
+        return await self._write(ledger.settle, thread_id, call_id, outcome, execution, by_hand)
 
-    async def let_go_of_call(self, thread_id: str, call_id: str, attempt: int) -> None:
-        await self._write(ledger.let_go, thread_id, call_id, attempt)
+    async def let_go_of_call(self, thread_id: str, call_id: str, execution: Execution) -> None:
+        await self._write_unfenced(ledger.let_go, thread_id, call_id, execution)
 
-    async def renew_call(self, thread_id: str, call_id: str, attempt: int, ttl: float) -> bool:
-        return await self._write(ledger.renew, thread_id, call_id, attempt, ttl)
+    async def renew_call(self, thread_id: str, call_id: str, execution: Execution, ttl: float) -> bool:
+        return await self._write_unfenced(ledger.renew, thread_id, call_id, execution, ttl)
 
     async def get_call(self, thread_id: str, call_id: str) -> StoredCall | None:
         return await self._read(ledger.get_call, thread_id, call_id)

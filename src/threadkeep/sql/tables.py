@@ -123,6 +123,7 @@ tool_calls = sa.Table(
     sa.Column("result", json_text()),
     sa.Column("error", json_text()),
     sa.Column("owner", id_type(), nullable=False),
+    sa.Column("process", id_type(), nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("issued_at", utc_time(), nullable=False),
     # By the database's clock. An issued call whose time is over has an unknown outcome.

@@ -15,8 +15,8 @@ from threadkeep.testing.samples import asking, said
 
 
 def calling(*call_ids: str, run_id: str | None = None) -> AssistantMessage:
-    """The model asks for a tool, so often."""
-    calls = [ToolCall(id=call_id, name="pay", arguments={"amount": 1}) for call_id in call_ids]
+    """The model asks for a tool, so often, with other arguments each time."""
+    calls = [ToolCall(id=id_, name="pay", arguments={"amount": number}) for number, id_ in enumerate(call_ids, 1)]
     return AssistantMessage(content=[TextContent(text="one moment"), *calls], run_id=run_id)
 
 
@@ -94,6 +94,19 @@ class ResumeContract:
         assert (lost.tool_call_id, lost.is_error, lost.tool_name, lost.run_id) == ("lost", True, "pay", "run")
         assert (await checkpointer.resume("thread")).unanswered_calls == []
         assert await checkpointer.repair("thread") == []
+
+    async def test_a_repair_finds_the_result_of_the_same_call_under_another_id(self, checkpointer: Any) -> None:
+        await checkpointer.ledger.once("thread", "first", "pay", {"amount": 1}, lambda amount: "paid")
+        await checkpointer.append("thread", [calling("asked again")])
+        (result,) = await checkpointer.repair("thread")
+        assert (result.tool_call_id, result.content[0].text, result.is_error) == ("asked again", "paid", False)
+
+    async def test_a_call_in_flight_is_left_to_its_worker(self, checkpointer: Any) -> None:
+        await checkpointer.append("thread", [calling("in flight", "lost")])
+        await checkpointer.ledger.issue("thread", "in flight", "pay", {"amount": 1})
+        (result,) = await checkpointer.repair("thread")
+        assert result.tool_call_id == "lost"
+        assert [call.call_id for call in (await checkpointer.resume("thread")).unanswered_calls] == ["in flight"]
 
     async def test_a_completed_run_can_be_repaired(self, checkpointer: Any) -> None:
         """It takes no more messages, so the result belongs to no run, and every fork has it."""

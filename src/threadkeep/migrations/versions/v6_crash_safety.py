@@ -69,6 +69,7 @@ def _create_tool_calls() -> None:
             sa.Column("result", _TEXT),
             sa.Column("error", _TEXT),
             sa.Column("owner", _ID, nullable=False),
+            sa.Column("process", _ID, nullable=False),
             sa.Column("attempt", sa.Integer, nullable=False),
             sa.Column("issued_at", _TIME, nullable=False),
             sa.Column("expires_at", _TIME, nullable=False),

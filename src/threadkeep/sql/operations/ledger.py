@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from threadkeep import rules
 from threadkeep.errors import ToolCallNotFoundError
-from threadkeep.records import ISSUED, CallState, Claimant, NewCall, StoredCall, StoredOutcome
+from threadkeep.records import ISSUED, CallState, Execution, NewCall, StoredCall, StoredOutcome, Worker
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.parameters import CALL, KEY, THREAD
 from threadkeep.sql.tables import tool_calls
@@ -30,28 +30,30 @@ def _same_call_or_key(hooks: Hooks) -> sa.Select[Any]:
     return calls(hooks).where(tool_calls.c.thread_id == THREAD, same).with_for_update(read=True)
 
 
-def issue(conn: sa.Connection, hooks: Hooks, call: NewCall, claimant: Claimant) -> tuple[StoredCall, bool]:
+def issue(
+    conn: sa.Connection, hooks: Hooks, call: NewCall, worker: Worker, ttl: float, takes_over: bool
+) -> tuple[StoredCall, bool]:
     """Record that the call is about to be executed, and say so; or give the call that stands in its way."""
     now = rules.utc_now()
     hooks.lock_or_create(conn, call.thread_id, now)
     key = {"thread": call.thread_id, "call": call.call_id, "key": call.idempotency_key}
     same = [StoredCall(*row) for row in conn.execute(_same_call_or_key(hooks), key)]
-    in_the_way = rules.standing_in_the_way(call, same, claimant)
+    in_the_way = rules.standing_in_the_way(call, same, worker, takes_over)
     if in_the_way is not None:
         return in_the_way, False
     for other in rules.taken_over(call, same):
         _end(conn, call.thread_id, other.call_id, rules.run_again_as(call))
     row = {
         **call._asdict(),
+        **worker._asdict(),
         "status": ISSUED,
         "result": None,
         "error": None,
-        "owner": claimant.owner,
         "attempt": rules.next_attempt(call, same),
         "issued_at": now,
         "ended_at": None,
     }
-    hooks.put(conn, tool_calls, row | {"expires_at": hooks.clock(after=claimant.ttl)})
+    hooks.put(conn, tool_calls, row | {"expires_at": hooks.clock(after=ttl)})
     return _find(conn, hooks, call.thread_id, call.call_id), True
 
 
@@ -61,30 +63,30 @@ def settle(
     thread_id: str,
     call_id: str,
     outcome: StoredOutcome,
-    attempt: int | None,
-    by_hand: Claimant | None,
+    execution: Execution | None,
+    by_hand: Worker | None,
 ) -> StoredCall:
     """Record how the call ended. One that ended so already stays as it is."""
     if not hooks.lock(conn, thread_id, rules.utc_now()):
         raise ToolCallNotFoundError(thread_id, call_id)
     call = _find(conn, hooks, thread_id, call_id)
-    if rules.must_be_settled(call, outcome, attempt, by_hand):
+    if rules.must_be_settled(call, outcome, execution, by_hand):
         _end(conn, thread_id, call_id, outcome)
         call = _find(conn, hooks, thread_id, call_id)
     return call
 
 
-def let_go(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str, attempt: int) -> None:
+def let_go(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str, execution: Execution) -> None:
     """Nobody renews this call any more: its outcome is unknown from now on."""
-    expired = sa.update(tool_calls).where(_ITS_ROW, tool_calls.c.attempt == attempt)
+    expired = sa.update(tool_calls).where(_ITS_ROW, *_is(execution))
     conn.execute(expired.values(expires_at=hooks.clock()), {"thread": thread_id, "call": call_id})
 
 
-def renew(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str, attempt: int, ttl: float) -> bool:
+def renew(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str, execution: Execution, ttl: float) -> bool:
     """Keep the call in flight; say whether it still was. Only its own row is locked: nothing else changes."""
     in_flight = sa.and_(
         _ITS_ROW,
-        tool_calls.c.attempt == attempt,
+        *_is(execution),
         tool_calls.c.status == ISSUED,
         tool_calls.c.expires_at > hooks.clock(),
     )
@@ -115,6 +117,10 @@ def find_completed(conn: sa.Connection, hooks: Hooks, thread_id: str | None, key
         found = found.where(tool_calls.c.thread_id == THREAD)
     row = conn.execute(found, {"thread": thread_id, "key": key}).one_or_none()
     return StoredCall(*row) if row else None
+
+
+def _is(execution: Execution) -> list[sa.ColumnElement[bool]]:
+    return [tool_calls.c.process == execution.process, tool_calls.c.attempt == execution.attempt]
 
 
 def _find(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) -> StoredCall:

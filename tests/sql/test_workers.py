@@ -1,0 +1,156 @@
+"""Several workers on one database: what one may say of another's calls and leases."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends import BACKENDS, Backend
+from threadkeep import (
+    Completed,
+    Failed,
+    LeaseHeldError,
+    ToolCallInFlightError,
+    ToolCallSettledError,
+)
+
+SHARED = ["sqlite", "postgresql", "mysql", "mariadb"]
+"""Memory is one process's own."""
+
+
+@pytest.fixture(params=SHARED)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    async with BACKENDS[request.param](tmp_path) as backend:
+        yield backend
+
+
+async def dies_with(cp: Any, *call: Any, **options: Any) -> None:
+    """It issues the call and is never heard of again."""
+    assert (await cp.ledger.issue(*call, **options)).execute
+    await cp._heartbeats.close()
+
+
+async def expired(cp: Any, call_id: str) -> None:
+    while (await cp.ledger.get("thread", call_id)).state != "unknown":
+        await asyncio.sleep(0.01)
+
+
+async def test_a_restarted_worker_knows_its_own_calls_at_once(backend: Backend) -> None:
+    async with backend.opened(owner="worker") as first:
+        await dies_with(first, "thread", "call", "pay", {})
+        async with backend.opened(owner="worker") as again, backend.opened() as other:
+            assert [entry.state for entry in await again.ledger.interrupted("thread")] == ["unknown"]
+            assert [entry.state for entry in await other.ledger.interrupted("thread")] == ["in_flight"]
+            assert [entry.state for entry in await other.ledger.interrupted("thread", owner="worker")] == ["unknown"]
+            (in_doubt,) = (await again.resume("thread")).calls_in_doubt
+            assert (in_doubt.state, in_doubt.owner) == ("unknown", "worker")
+            with pytest.raises(ToolCallInFlightError):
+                await other.ledger.once("thread", "call", "pay", {}, lambda: "twice", replay_safe=True)
+            with pytest.raises(ToolCallInFlightError):
+                await other.ledger.resolve("thread", "call", Failed())
+            result = await again.ledger.once("thread", "call", "pay", {}, lambda: "paid", verify=lambda _: Failed())
+            assert result == "paid"
+
+
+async def test_a_call_of_the_same_life_is_in_flight_to_all_its_tasks(backend: Backend) -> None:
+    async with backend.opened(owner="worker") as cp:
+        issued = await asyncio.gather(*(cp.ledger.issue("thread", "call", "pay", {}) for _ in range(5)))
+        assert [one.execute for one in issued].count(True) == 1
+        assert {one.entry.state for one in issued} == {"in_flight"}
+
+
+async def test_a_worker_that_was_given_up_cannot_settle_what_another_executes(backend: Backend) -> None:
+    async with backend.opened() as slow, backend.opened() as other:
+        await dies_with(slow, "thread", "call", "pay", {}, ttl=0.05)
+        await expired(other, "call")
+        await other.ledger.resolve("thread", "call", Failed("not there"))
+        assert (await other.ledger.issue("thread", "call", "pay", {})).entry.attempt == 2
+        with pytest.raises(ToolCallSettledError, match="taken over"):
+            await slow.ledger.complete("thread", "call", "late")
+        with pytest.raises(ToolCallSettledError, match="taken over"):
+            async with slow.transaction() as tx:
+                await tx.ledger.complete("thread", "call", "late")
+        assert (await other.ledger.complete("thread", "call", "paid")).result == "paid"
+
+
+async def test_a_worker_that_was_late_but_alone_still_says_what_came_of_it(backend: Backend) -> None:
+    async with backend.opened() as cp:
+        await dies_with(cp, "thread", "call", "pay", {}, ttl=0.05)
+        await expired(cp, "call")
+        assert (await cp.ledger.complete("thread", "call", "paid")).state == "completed"
+
+
+async def test_what_was_verified_is_one_execution(backend: Backend) -> None:
+    """While one looks, another has looked, executed the call anew, and died. The first must not settle that one."""
+    async with backend.opened() as one, backend.opened() as two, backend.opened() as three:
+        await dies_with(one, "thread", "call", "pay", {}, ttl=0.05)
+        await expired(two, "call")
+        paid: list[str] = []
+
+        async def verify(_: Any) -> Failed:
+            await three.ledger.resolve("thread", "call", Failed())
+            await dies_with(three, "thread", "call", "pay", {}, ttl=0.05)
+            await expired(two, "call")
+            return Failed("not there")
+
+        with pytest.raises(Exception, match="interrupted"):
+            await two.ledger.once("thread", "call", "pay", {}, lambda: paid.append("two"), verify=verify)
+        assert paid == []
+
+
+async def test_what_another_has_completed_meanwhile_is_the_result(backend: Backend) -> None:
+    async with backend.opened() as one, backend.opened() as two, backend.opened() as three:
+        await dies_with(one, "thread", "call", "pay", {}, ttl=0.05)
+        await expired(two, "call")
+
+        async def verify(_: Any) -> Failed:
+            await three.ledger.resolve("thread", "call", Completed("paid"))
+            return Failed("not there")
+
+        assert await two.ledger.once("thread", "call", "pay", {}, lambda: "twice", verify=verify) == "paid"
+
+
+async def test_a_call_settled_in_a_transaction_can_be_issued_and_resolved_again(backend: Backend) -> None:
+    async with backend.opened() as one, backend.opened() as two:
+        await one.ledger.issue("thread", "call", "pay", {})
+        async with one.transaction() as tx:
+            await tx.ledger.fail("thread", "call", "no")
+        await dies_with(two, "thread", "call", "pay", {}, ttl=0.05)
+        await expired(one, "call")
+        await one.ledger.resolve("thread", "call", Completed("paid"))
+        assert (await two.ledger.get("thread", "call")).result == "paid"
+
+
+@pytest.mark.parametrize("backend", SHARED[1:], indirect=True)
+async def test_a_busy_thread_does_not_end_a_call_that_was_issued_through_a_lease(backend: Backend) -> None:
+    """Its heartbeats take no lock of the thread. Not on SQLite, where every writer waits for the one there is."""
+    async with (
+        backend.opened() as worker,
+        backend.opened() as other,
+        worker.runs.lease("thread", "run", ttl=60) as lease,
+    ):
+        first = (await lease.ledger.issue("thread", "call", "pay", {}, ttl=0.6)).entry
+        async with other.transaction() as tx:
+            await tx.save_extra("thread", {"busy": True})
+            renewed = first
+            while renewed.expires_at == first.expires_at:
+                await asyncio.sleep(0.02)
+                renewed = await other.ledger.get("thread", "call")
+        assert renewed.state == "in_flight"
+
+
+async def test_a_lease_that_nobody_renews_is_taken_over(backend: Backend) -> None:
+    async with backend.opened() as dead, backend.opened() as alive:
+        context = dead.runs.lease("thread", "run", ttl=0.2)
+        lease = await context.__aenter__()
+        await dead._heartbeats.close()
+        taken = None
+        while taken is None:
+            try:
+                async with alive.runs.lease("thread", "run", ttl=60) as taken:
+                    assert taken.token > lease.token
+            except LeaseHeldError:
+                await asyncio.sleep(0.02)
+        await context.__aexit__(None, None, None)
