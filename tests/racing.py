@@ -12,13 +12,16 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
+from crash.side_effects import append_line
 from threadkeep import (
+    LeaseHeldError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotCompletedError,
     TextContent,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
+    ToolCallInFlightError,
     UserMessage,
     open_checkpointer,
 )
@@ -199,3 +202,76 @@ async def append_forever(cp: Any, racer: int) -> None:
     while True:
         await cp.append("thread", [said(f"{number}:{part}") for part in range(3)])
         number += 1
+
+
+# ---- the same for tool calls, leases and checkpoints -----------------------------------------------------------
+
+
+async def issue_all(cp: Any, racer: int, rounds: int, effects: str) -> list[str]:
+    """Try to execute the call of every key. What it was told of each."""
+    seen = []
+    for number in range(rounds):
+        # Every other key under an id of the racer's own: neither the id nor the key alone is to decide.
+        call_id = f"call {number}" if number % 2 else f"call {number} of {racer}"
+        issued = await cp.ledger.issue("thread", call_id, "tool", {"number": number}, idempotency_key=f"key {number}")
+        if issued.execute:
+            append_line(effects, f"key {number}")
+            await cp.ledger.complete("thread", call_id, number)
+        seen.append("executed" if issued.execute else issued.entry.state)
+    return seen
+
+
+async def run_once_all(cp: Any, racer: int, rounds: int, effects: str) -> list[str]:
+    """Run a function once for every key. What came of each."""
+
+    def function(number: int) -> str:
+        line = f"{number} by {racer}"
+        append_line(effects, line)
+        return line
+
+    results = []
+    for number in range(rounds):
+        call_id = f"call {number}" if number % 2 else f"call {number} of {racer}"
+        try:
+            results.append(await cp.ledger.once("thread", call_id, "tool", {"number": number}, function))
+        except ToolCallInFlightError:
+            results.append("in flight")
+    return results
+
+
+async def lease_all(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Try to lease every run, and complete it. Those it got."""
+    won = []
+    for number in range(rounds):
+        try:
+            async with cp.runs.lease("thread", f"run {number}", ttl=300) as lease:
+                won.append(number)
+                await lease.append("thread", [said("x", f"run {number}")])
+                await lease.mark_run_complete("thread", f"run {number}")
+        except (LeaseHeldError, RunAlreadyCompletedError):
+            pass
+    return won
+
+
+async def take_turns(cp: Any, racer: int, rounds: int, path: str) -> list[int]:
+    """Lease the thread as often as asked for, whenever nobody else has it; say when it comes and goes. Its tokens."""
+    tokens: list[int] = []
+    while len(tokens) < rounds:
+        try:
+            async with cp.runs.lease("thread", f"run of {racer}", ttl=300, exclusive=True) as lease:
+                append_line(path, f"in {racer} {lease.token}")
+                tokens.append(lease.token)
+                await lease.append("thread", [said("x")])
+                append_line(path, f"out {racer} {lease.token}")
+        except LeaseHeldError:
+            await asyncio.sleep(0.002)  # so that those who ask do not keep the holder from writing
+    return tokens
+
+
+async def save_checkpoints(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Say something and save a checkpoint, again and again. Its versions."""
+    versions = []
+    for number in range(rounds):
+        await cp.append("thread", [said("x")])
+        versions.append(await cp.checkpoints.save("thread", state=f"{racer}:{number}"))
+    return versions

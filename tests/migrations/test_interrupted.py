@@ -27,7 +27,7 @@ async def leave_empty(place: Place) -> None:
 @pytest.mark.parametrize(
     ("fill", "statements", "step"),
     # A few more statements than it takes, so that the last are killed at the end. A v3 database takes a while to make.
-    [(leave_empty, 20, 1 if EACH else 4), (put_v3, 56, 1 if EACH else 9)],
+    [(leave_empty, 36, 1 if EACH else 7), (put_v3, 58, 1 if EACH else 9)],
 )
 async def test_on_mysql_running_it_again_finishes_it(
     kind: str, fill: Callable[[Place], Awaitable[None]], statements: int, step: int

@@ -44,6 +44,8 @@ async def test_a_restarted_worker_knows_its_own_calls_at_once(backend: Backend) 
             assert [entry.state for entry in await again.ledger.interrupted("thread")] == ["unknown"]
             assert [entry.state for entry in await other.ledger.interrupted("thread")] == ["in_flight"]
             assert [entry.state for entry in await other.ledger.interrupted("thread", owner="worker")] == ["unknown"]
+            async with again.transaction() as tx:
+                assert [entry.state for entry in await tx.ledger.interrupted("thread")] == ["unknown"]
             (in_doubt,) = (await again.resume("thread")).calls_in_doubt
             assert (in_doubt.state, in_doubt.owner) == ("unknown", "worker")
             with pytest.raises(ToolCallInFlightError):

@@ -302,6 +302,15 @@ class LedgerContract:
             await tx.ledger.complete("thread", "call", "paid")
         assert (await checkpointer.ledger.get("thread", "call")).result == "paid"
 
+    async def test_a_transaction_knows_whose_calls_are_dead(self, checkpointer: Any) -> None:
+        entry = (await checkpointer.ledger.issue("thread", "call", "pay", ARGS)).entry
+        async with checkpointer.transaction() as tx:
+            assert [one.state for one in await tx.ledger.interrupted("thread")] == ["in_flight"]
+            assert [one.state for one in await tx.ledger.interrupted("thread", owner=entry.owner)] == ["in_flight"]
+            with pytest.raises(ToolCallInFlightError):
+                await tx.ledger.resolve("thread", "call", Failed(), owner=entry.owner)
+            await tx.ledger.complete("thread", "call", None)
+
     async def test_a_call_is_not_issued_within_a_transaction(self, checkpointer: Any) -> None:
         """It would be executed before it is recorded."""
         with pytest.raises(CheckpointerError, match="transaction"):
