@@ -37,6 +37,7 @@ from threadkeep.rules import call_state
 from threadkeep.store import Store
 
 MAX_TTL = 7 * 24 * 3600
+_ERROR_LENGTH = 10_000
 DEFAULT_TTL = 30.0
 """Seconds after which the outcome of a call is unknown whose process has died."""
 
@@ -106,7 +107,10 @@ class Ledger:
             else:
                 result = await _awaited(await asyncio.to_thread(function, **args))
         except Exception as error:
-            await self._settle(*_key(call), Failed(f"{type(error).__name__}: {error}"), call.execution)
+            try:
+                await self._settle(*_key(call), Failed(_told(error)), call.execution)
+            except Exception:
+                await self._let_go(call)
             raise
         except BaseException:
             await asyncio.shield(self._let_go(call))
@@ -275,6 +279,11 @@ class Ledger:
 
     def _entry(self, call: StoredCall, worker: Worker | None = None) -> LedgerEntry:
         return entry_of(self._codec, call, call_state(call, worker or self._worker()))
+
+
+def _told(error: Exception) -> str:
+    """What a tool raised, as text that can be stored."""
+    return f"{type(error).__name__}: {error}"[:_ERROR_LENGTH].encode(errors="backslashreplace").decode()
 
 
 def _key(call: StoredCall) -> tuple[str, str]:

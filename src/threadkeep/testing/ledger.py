@@ -205,6 +205,12 @@ class LedgerContract:
         assert (entry.state, entry.error) == ("failed", "ZeroDivisionError: no")
         assert await checkpointer.ledger.once("thread", "call", "pay", ARGS, Tool("paid")) == "paid"
 
+    @pytest.mark.parametrize("words", ["\ud800", "\0", "x" * 8 * 1024 * 1024], ids=["surrogate", "NUL", "long"])
+    async def test_whatever_a_tool_raises_it_may_be_tried_again(self, checkpointer: Any, words: str) -> None:
+        with pytest.raises(LookupError):
+            await checkpointer.ledger.once("thread", "call", "pay", ARGS, Tool(error=LookupError(words)))
+        assert (await checkpointer.ledger.get("thread", "call")).state == "failed"
+
     async def test_one_that_is_in_flight_is_not_run_beside(self, checkpointer: Any) -> None:
         await checkpointer.ledger.issue("thread", "call", "pay", ARGS)
         tool = Tool()
