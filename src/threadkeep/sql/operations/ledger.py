@@ -25,9 +25,14 @@ def calls(hooks: Hooks) -> sa.Select[Any]:
 
 
 @cache
-def _same_call_or_key(hooks: Hooks) -> sa.Select[Any]:
-    same = sa.or_(tool_calls.c.call_id == CALL, tool_calls.c.idempotency_key == KEY)
-    return calls(hooks).where(tool_calls.c.thread_id == THREAD, same).with_for_update(read=True)
+def _same_id(hooks: Hooks) -> sa.Select[Any]:
+    return calls(hooks).where(_ITS_ROW).with_for_update(read=True)
+
+
+@cache
+def _same_key(hooks: Hooks) -> sa.Select[Any]:
+    same = sa.and_(tool_calls.c.thread_id == THREAD, tool_calls.c.idempotency_key == KEY)
+    return calls(hooks).where(same, tool_calls.c.call_id != CALL).with_for_update(read=True)
 
 
 def issue(
@@ -37,7 +42,8 @@ def issue(
     now = rules.utc_now()
     hooks.lock_or_create(conn, call.thread_id, now)
     key = {"thread": call.thread_id, "call": call.call_id, "key": call.idempotency_key}
-    same = [StoredCall(*row) for row in conn.execute(_same_call_or_key(hooks), key)]
+    # Two statements: with an OR, servers read every call of the thread.
+    same = [StoredCall(*row) for query in (_same_id, _same_key) for row in conn.execute(query(hooks), key)]
     in_the_way = rules.standing_in_the_way(call, same, worker, takes_over)
     if in_the_way is not None:
         return in_the_way, False
@@ -124,8 +130,7 @@ def _is(execution: Execution) -> list[sa.ColumnElement[bool]]:
 
 
 def _find(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) -> StoredCall:
-    found = calls(hooks).where(_ITS_ROW).with_for_update(read=True)
-    row = conn.execute(found, {"thread": thread_id, "call": call_id}).one_or_none()
+    row = conn.execute(_same_id(hooks), {"thread": thread_id, "call": call_id}).one_or_none()
     if row is None:
         raise ToolCallNotFoundError(thread_id, call_id)
     return StoredCall(*row)
