@@ -23,6 +23,7 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -38,6 +39,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import threadkeep
+from threadkeep.sql.tables import metadata, schema_version
 
 SERVERS: tuple[str, ...] = ("postgresql", "mysql", "mariadb")
 
@@ -96,13 +98,49 @@ def fresh_database(kind: str) -> Iterator[str]:
 
 @contextmanager
 def migrated_database(kind: str) -> Iterator[str]:
-    """The URL of a new database with the newest schema, copied from one that was upgraded once."""
+    """The URL of a database with the newest schema and nothing in it: a copy of one that was upgraded once.
+
+    Making one takes longer than most tests, so it is emptied afterwards and used again, unless its tables changed.
+    """
+    name = _idle[kind].pop() if _idle[kind] else _new_copy(kind)
+    yield _database_url(kind, name)
+    if _emptied(kind, name):
+        _idle[kind].append(name)
+
+
+_idle: dict[str, list[str]] = defaultdict(list)
+
+
+def _new_copy(kind: str) -> str:
     name = _new_name()
     _copy_template(kind, name)
-    try:
-        yield _database_url(kind, name)
-    finally:
-        _drop(kind, name)
+    _running.callback(_drop, kind, name)
+    return name
+
+
+def _emptied(kind: str, name: str) -> bool:
+    """Whether it is as good as new: nobody is connected any more, and all that a test has left is gone."""
+    _disconnect_all(kind, name)
+    if _picture(kind, name) != _picture_of_template(kind):
+        return False
+    of_threads = [table.name for table in reversed(metadata.sorted_tables) if table is not schema_version]
+    _execute(kind, *(f"DELETE FROM {table}" for table in of_threads), database=name)
+    return True
+
+
+def _picture(kind: str, name: str) -> Any:
+    """All columns there are, and which version they are of."""
+    schema = "current_schema()" if kind == "postgresql" else "database()"
+    columns = (
+        f"SELECT table_name, column_name, is_nullable FROM information_schema.columns WHERE table_schema = {schema}"
+    )
+    version = f"SELECT * FROM {schema_version.name}"
+    return [sorted(map(tuple, _execute(kind, statement, database=name))) for statement in (columns, version)]
+
+
+@cache
+def _picture_of_template(kind: str) -> Any:
+    return _picture(kind, _template(kind))
 
 
 def _new_name() -> str:
@@ -129,13 +167,20 @@ def _drop(kind: str, name: str) -> None:
         _execute(kind, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         return
     # MySQL cannot drop by force: a transaction left open by a failed test would block it for good.
+    _disconnect_all(kind, name)
+    _execute(kind, f"DROP DATABASE IF EXISTS {name}")
+
+
+def _disconnect_all(kind: str, name: str) -> None:
+    if kind == "postgresql":
+        _execute(kind, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        return
     for (process,) in _execute(kind, f"SELECT id FROM {_PROCESSES[kind]} WHERE db = '{name}'"):
         try:
             _execute(kind, f"KILL {process}")
         except DBAPIError as error:
             if error.orig is None or error.orig.args[0] != _NO_SUCH_PROCESS:
                 raise
-    _execute(kind, f"DROP DATABASE IF EXISTS {name}")
 
 
 # Neither server has both: MySQL is about to lose the one, MariaDB never had the other.
@@ -170,9 +215,9 @@ def _copy_template(kind: str, name: str) -> None:
     )
 
 
-def _execute(kind: str, *statements: str) -> list[Row[Any]]:
+def _execute(kind: str, *statements: str, database: str | None = None) -> list[Row[Any]]:
     """Run the statements on a connection of the server's own user; the rows of the last one."""
-    engine = _engine(server_url(kind))
+    engine = _engine(server_url(kind) if database is None else _database_url(kind, database))
 
     async def execute() -> list[Row[Any]]:
         rows: list[Row[Any]] = []

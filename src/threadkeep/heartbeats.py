@@ -6,10 +6,14 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from threadkeep.ids import check_id
 from threadkeep.records import Execution, Worker
+
+T = TypeVar("T")
 
 _BEATS = 3
 """In the time it takes to expire: one that fails, or comes late, ends nothing yet."""
@@ -17,15 +21,28 @@ _BEATS = 3
 Key = tuple[str, str]
 
 
+_process = uuid.uuid4().hex
+"""This life of the process. A child that is forked has one of its own."""
+
+
+def _begin_a_life() -> None:
+    global _process
+    _process = uuid.uuid4().hex
+
+
+os.register_at_fork(after_in_child=_begin_a_life)
+
+
 class Heartbeats:
     """Renews what is held, each in a task of its own."""
 
     def __init__(self, owner: str | None) -> None:
-        process = uuid.uuid4().hex
-        self.worker = Worker(f"{_place()}:{process[:12]}" if owner is None else check_id("owner", owner), process)
+        own = f"{_place()}:{uuid.uuid4().hex[:12]}"
+        self.worker = Worker(own if owner is None else check_id("owner", owner), _process)
         self.executing: dict[Key, Execution] = {}
         """The calls that this process has issued and not settled."""
         self._beating: dict[Key, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
 
     def start(self, key: Key, ttl: float, renew: Callable[[], Awaitable[bool]]) -> None:
         """Renew it until it is stopped, or cannot be renewed any more."""
@@ -38,13 +55,36 @@ class Heartbeats:
         if task is not None:
             task.cancel()
 
+    def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that goes on when whoever waits for it is cancelled."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def or_undone(self, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
+        """Its result. If the caller is cancelled meanwhile, it is undone as soon as it is done."""
+        task = self.in_background(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.in_background(_undone(task, undo))
+            raise
+
     async def close(self) -> None:
-        """Stop all: what this process leaves behind expires."""
+        """Wait for what goes on in the background, and stop all heartbeats: what this process leaves behind expires."""
+        while self._background:
+            await asyncio.wait(list(self._background))
         tasks = list(self._beating.values())
         self._beating.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _undone(task: asyncio.Task[T], undo: Callable[[T], Awaitable[None]]) -> None:
+    with suppress(Exception):  # what cannot be undone expires
+        await undo(await task)
 
 
 async def _beat(every: float, renew: Callable[[], Awaitable[bool]]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -91,8 +91,12 @@ class Ledger:
                 with suppress(ToolCallSettledError):
                     await self._settle(thread_id, call.call_id, _checked(outcome), call.execution, self._worker())
                 call, execute = await wanted()
+        if execute and _is_async(function):
+            return await self._execute(call, _called(function, args))
         if execute:
-            return await self._execute(call, args, function)
+            # A thread cannot be stopped. If this task is cancelled, the call goes on, and what comes of it is recorded.
+            executing = self._execute(call, _in_a_thread(function, args))
+            return await asyncio.shield(self._heartbeats.in_background(executing))
         match self._state(call):
             case CallState.COMPLETED:
                 return self._entry(call).result
@@ -100,12 +104,9 @@ class Ledger:
                 raise ToolCallInFlightError(thread_id, call.call_id)
         raise ToolCallInterruptedError(thread_id, call.call_id)
 
-    async def _execute(self, call: StoredCall, args: dict[str, Any], function: Callable[..., Any]) -> Any:
+    async def _execute(self, call: StoredCall, running: Awaitable[Any]) -> Any:
         try:
-            if inspect.iscoroutinefunction(function):
-                result = await function(**args)
-            else:
-                result = await _awaited(await asyncio.to_thread(function, **args))
+            result = await running
         except Exception as error:
             try:
                 await self._settle(*_key(call), Failed(_told(error)), call.execution)
@@ -116,12 +117,11 @@ class Ledger:
             await asyncio.shield(self._let_go(call))
             raise
         try:
-            await self._settle(*_key(call), Completed(result), call.execution)
+            return (await self._settle(*_key(call), Completed(result), call.execution)).result
         except BaseException:
             # It has happened, and the ledger does not know what came of it.
             await asyncio.shield(self._let_go(call))
             raise
-        return result
 
     async def _let_go(self, call: StoredCall) -> None:
         """Nobody knows what came of it: say so now, not when it expires."""
@@ -179,11 +179,18 @@ class Ledger:
             or default_key(thread_id, tool_name, args),
             run_id=check_optional_id("run_id", run_id),
         )
-        stored, execute = await self._store.issue_call(call, self._worker(), ttl, takes_over)
+        issuing = self._store.issue_call(call, self._worker(), ttl, takes_over)
+        stored, execute = await self._heartbeats.or_undone(issuing, self._undo)
         if execute:
             self._heartbeats.executing[_key(stored)] = stored.execution
             self._heartbeats.start(_key(stored), ttl, partial(self._renew, stored, ttl))
         return stored, execute
+
+    async def _undo(self, issued: tuple[StoredCall, bool]) -> None:
+        """Whoever wanted to execute it was cancelled before it was told that it may."""
+        call, execute = issued
+        if execute:
+            await self._settle(*_key(call), Failed("cancelled before it was executed"), call.execution)
 
     async def _renew(self, call: StoredCall, ttl: float) -> bool:
         if await self._store.renew_call(*_key(call), call.execution, ttl):
@@ -201,7 +208,10 @@ class Ledger:
         return await self._end(thread_id, call_id, Completed(result))
 
     async def fail(self, thread_id: str, call_id: str, error: str) -> LedgerEntry:
-        """The call did not happen. It may be issued again. Raises as `complete` does."""
+        """The call did not happen. It may be issued again.
+
+        Raises as `complete` does, and ToolCallInFlightError when another worker is executing it.
+        """
         return await self._end(thread_id, call_id, Failed(error))
 
     async def resolve(
@@ -249,7 +259,9 @@ class Ledger:
 
     async def _end(self, thread_id: str, call_id: str, outcome: Completed | Failed) -> LedgerEntry:
         execution = self._heartbeats.executing.get((thread_id, call_id))
-        return await self._settle(thread_id, call_id, outcome, execution)
+        # That a call has happened may be known elsewhere. That it will not happen, only to whoever executes it.
+        is_hearsay = execution is None and isinstance(outcome, Failed)
+        return await self._settle(thread_id, call_id, outcome, execution, self._worker() if is_hearsay else None)
 
     async def _settle(
         self,
@@ -325,6 +337,27 @@ def default_key(thread_id: str, tool_name: str, args: dict[str, Any]) -> str:
     """The same for the same call in the same thread: whatever the order of the arguments, and 1 is not 1.0 or True."""
     canonical = json.dumps([thread_id, tool_name, args], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def _called(function: Callable[..., Awaitable[Any]], args: dict[str, Any]) -> Any:
+    return await function(**args)
+
+
+async def _in_a_thread(function: Callable[..., Any], args: dict[str, Any]) -> Any:
+    def run() -> tuple[Any, BaseException | None]:
+        try:
+            return function(**args), None
+        except BaseException as error:  # carried over by hand: a Future cannot hold StopIteration
+            return None, error
+
+    result, error = await asyncio.to_thread(run)
+    if error is not None:
+        raise error
+    return await _awaited(result)
 
 
 async def _awaited(value: Any) -> Any:

@@ -125,6 +125,11 @@ class _Threads:
         self._own: dict[str, _Thread | None] = {}
         self.over = False
 
+    @property
+    def is_transaction(self) -> bool:
+        """Whether these are not the committed ones."""
+        return self._committed is not None
+
     def get(self, thread_id: str) -> _Thread | None:
         """The thread to read."""
         if self.over:
@@ -506,14 +511,18 @@ class _MemoryStore:
                 thread.leases[fence.run_id] = replace(lease, expires_at=rules.utc_now())
 
     def fenced(self, fence: Fence) -> _MemoryStore:
+        is_fenced = False
+
         @asynccontextmanager
         async def writing() -> AsyncIterator[None]:
+            nonlocal is_fenced
             async with self._writing():
                 thread = self._threads.get(fence.thread_id)
                 lease = thread.leases.get(fence.run_id) if thread else None
-                if not rules.is_alive(fence, lease.stored() if lease else None):
+                if not is_fenced and not rules.is_alive(fence, lease.stored() if lease else None):
                     raise LeaseLostError(fence.thread_id, fence.run_id)
                 yield
+                is_fenced = self._threads.is_transaction  # which has the lock that a new lease would need
 
         fenced = _MemoryStore(self._threads, self._max_value_bytes, writing)
         fenced._saying = self._writing

@@ -55,13 +55,14 @@ async def repair(store: Store, codec: Codec, worker: Worker, thread_id: str) -> 
         state = await store.read_state(thread_id)
         if state is None:
             return []
-        # Those in flight get their result from whoever executes them.
-        in_flight = {call.call_id for call in state.calls if call_state(call, worker) is CallState.IN_FLIGHT}
+        # Those in flight get their result from whoever executes them, under whichever id.
+        beating = [call for call in state.calls if call_state(call, worker) is CallState.IN_FLIGHT]
+        in_flight = {*(call.call_id for call in beating), *(call.idempotency_key for call in beating)}
         open_runs = {run.run_id for run in state.runs}
         results = [
             await _result(store, codec, thread_id, call, args, open_runs)
             for call, args in _unanswered(codec, thread_id, state)
-            if call.call_id not in in_flight
+            if not in_flight & {call.call_id, _key(thread_id, call, args)}
         ]
         if not results or await store.append_after(thread_id, codec.encode_messages(results), state.messages[-1].seq):
             return results
@@ -98,28 +99,38 @@ def _calls_in(message: Any) -> Iterator[tuple[str, str, Any]]:
             yield call_id, name, _read(part, "arguments")
 
 
-async def _known(store: Store, thread_id: str, call: UnansweredCall, args: Any) -> StoredCall | None:
-    """The completed call in the ledger: under this id, or the one that was executed in its place."""
+def _key(thread_id: str, call: UnansweredCall, args: Any) -> str | None:
+    """The key that the ledger has for this call, unless the host gave it one."""
+    return default_key(thread_id, call.tool_name, args) if isinstance(args, dict) else None
+
+
+async def _recorded(store: Store, thread_id: str, call: UnansweredCall, args: Any) -> StoredCall | None:
+    """The call in the ledger: under this id, or one that was executed in its place."""
     stored = await store.get_call(thread_id, call.call_id) if is_id(call.call_id) else None
-    if stored is None and isinstance(args, dict):
-        stored = await store.find_completed_call(thread_id, default_key(thread_id, call.tool_name, args))
-    return stored if stored is not None and stored.status == CallState.COMPLETED else None
+    # A model may use an id a second time, for another tool or other arguments.
+    if stored and stored.tool_name == call.tool_name and args in (None, json_values.decode(stored.args)):
+        return stored
+    key = _key(thread_id, call, args)
+    return await store.find_completed_call(thread_id, key) if key else None
 
 
 async def _result(
     store: Store, codec: Codec, thread_id: str, call: UnansweredCall, args: Any, open_runs: set[str]
 ) -> Any:
-    known = await _known(store, thread_id, call, args)
-    text = INTERRUPTED
-    if known is not None:
-        value = entry_of(codec, known, CallState.COMPLETED).result
-        text = value if isinstance(value, str) else json_values.encode_again(value)
+    recorded = await _recorded(store, thread_id, call, args)
+    entry = entry_of(codec, recorded, call_state(recorded)) if recorded else None
+    text, is_error = INTERRUPTED, True
+    if entry is not None and entry.state is CallState.FAILED:
+        text = f"This tool call failed: {entry.error}"
+    elif entry is not None and entry.state is CallState.COMPLETED:
+        text = entry.result if isinstance(entry.result, str) else json_values.encode_again(entry.result)
+        is_error = False
     fields = {
         "role": "tool_result",
         "tool_call_id": call.call_id,
         "tool_name": call.tool_name,
         "content": [{"type": "text", "text": text}],
-        "is_error": known is None,
+        "is_error": is_error,
         # A completed run takes no more messages: there it belongs to none.
         "run_id": call.run_id if call.run_id in open_runs else None,
     }

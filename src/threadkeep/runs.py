@@ -49,7 +49,8 @@ class Runs:
         if not 0 < ttl <= MAX_TTL:
             raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
         key = check_id("thread_id", thread_id), check_id("run_id", run_id)
-        token = await self._store.acquire_lease(*key, self._heartbeats.worker.owner, ttl, exclusive)
+        acquiring = self._store.acquire_lease(*key, self._heartbeats.worker.owner, ttl, exclusive)
+        token = await self._heartbeats.or_undone(acquiring, lambda token: self._store.release_lease(Fence(*key, token)))
         fence = Fence(*key, token)
         lease = self._leased(fence)
         beat = f"lease {token}", "\n".join(key)

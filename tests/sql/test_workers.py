@@ -27,7 +27,8 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def dies_with(cp: Any, *call: Any, **options: Any) -> None:
-    """It issues the call and is never heard of again."""
+    """It issues the call and is never heard of again. Another process would have another life."""
+    cp._heartbeats.worker = cp._heartbeats.worker._replace(process="that life")
     assert (await cp.ledger.issue(*call, **options)).execute
     await cp._heartbeats.close()
 
@@ -56,9 +57,9 @@ async def test_a_restarted_worker_knows_its_own_calls_at_once(backend: Backend) 
             assert result == "paid"
 
 
-async def test_a_call_of_the_same_life_is_in_flight_to_all_its_tasks(backend: Backend) -> None:
-    async with backend.opened(owner="worker") as cp:
-        issued = await asyncio.gather(*(cp.ledger.issue("thread", "call", "pay", {}) for _ in range(5)))
+async def test_a_call_of_the_same_life_is_in_flight_to_all_of_it(backend: Backend) -> None:
+    async with backend.opened(owner="worker") as cp, backend.opened(owner="worker") as other:
+        issued = await asyncio.gather(*(one.ledger.issue("thread", "call", "pay", {}) for one in [cp, other] * 3))
         assert [one.execute for one in issued].count(True) == 1
         assert {one.entry.state for one in issued} == {"in_flight"}
 
@@ -75,6 +76,24 @@ async def test_a_worker_that_was_given_up_cannot_settle_what_another_executes(ba
             async with slow.transaction() as tx:
                 await tx.ledger.complete("thread", "call", "late")
         assert (await other.ledger.complete("thread", "call", "paid")).result == "paid"
+
+
+async def test_only_who_executes_a_call_knows_that_it_will_not_happen(backend: Backend) -> None:
+    async with backend.opened() as cp, backend.opened() as other:
+        await cp.ledger.issue("thread", "call", "pay", {})
+        with pytest.raises(ToolCallInFlightError):
+            await other.ledger.fail("thread", "call", "as far as I know")
+        assert (await other.ledger.complete("thread", "call", "told by the vendor")).state == "completed"
+
+
+async def test_the_first_result_is_what_everybody_gets(backend: Backend) -> None:
+    async with backend.opened() as cp, backend.opened() as other:
+
+        async def pay() -> str:
+            await other.ledger.complete("thread", "call", "told by the vendor")
+            return "my own"
+
+        assert await cp.ledger.once("thread", "call", "pay", {}, pay) == "told by the vendor"
 
 
 async def test_a_worker_that_was_late_but_alone_still_says_what_came_of_it(backend: Backend) -> None:
@@ -141,6 +160,18 @@ async def test_a_busy_thread_does_not_end_a_call_that_was_issued_through_a_lease
                 await asyncio.sleep(0.02)
                 renewed = await other.ledger.get("thread", "call")
         assert renewed.state == "in_flight"
+
+
+@pytest.mark.parametrize("backend", SHARED[1:], indirect=True)
+async def test_a_long_transaction_does_not_end_its_own_lease(backend: Backend) -> None:
+    """Not on SQLite, where heartbeats wait for the one writer there is: there it must end before the lease does."""
+    async with backend.opened() as worker, worker.runs.lease("thread", "run", ttl=0.6) as lease:
+        async with lease.transaction() as tx:
+            await tx.save_extra("thread", {"first": 1})
+            await asyncio.sleep(1)
+            await tx.save_extra("thread", {"second": 2})
+        await lease.save_extra("thread", {"third": 3})
+        assert (await worker.load("thread")).extra == {"first": 1, "second": 2, "third": 3}
 
 
 async def test_a_lease_that_nobody_renews_is_taken_over(backend: Backend) -> None:

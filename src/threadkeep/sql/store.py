@@ -23,7 +23,7 @@ from threadkeep.records import (
     ThreadRecord,
     Worker,
 )
-from threadkeep.sql.database import Runner
+from threadkeep.sql.database import Joined, Runner
 from threadkeep.sql.dialects import Hooks
 from threadkeep.sql.operations import (
     answers,
@@ -52,6 +52,7 @@ class SQLStore:
         self._hooks = hooks
         self._max_value_bytes = max_value_bytes
         self._fence = fence
+        self._is_fenced = False
 
     def fenced(self, fence: Fence) -> SQLStore:
         return SQLStore(self._runner, self._hooks, self._max_value_bytes, fence)
@@ -65,11 +66,14 @@ class SQLStore:
 
     async def _write(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work(conn: sa.Connection) -> T:
-            if self._fence is not None:
+            if self._fence is not None and not self._is_fenced:
                 leases.require(conn, self._hooks, self._fence)
             return operation(conn, self._hooks, *args, **kwargs)
 
-        return await self._runner.write(work)
+        result = await self._runner.write(work)
+        # The rest of a transaction holds the thread's lock, without which nobody takes the lease.
+        self._is_fenced = isinstance(self._runner, Joined)
+        return result
 
     async def load(self, thread_id: str) -> StoredThread | None:
         return await self._read(messages.load, thread_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -210,6 +211,44 @@ class LedgerContract:
         with pytest.raises(LookupError):
             await checkpointer.ledger.once("thread", "call", "pay", ARGS, Tool(error=LookupError(words)))
         assert (await checkpointer.ledger.get("thread", "call")).state == "failed"
+
+    async def test_a_tool_that_does_not_take_these_arguments_has_failed(self, checkpointer: Any) -> None:
+        async def pay() -> None:
+            """Takes none."""
+
+        for call_id, tool in (("async", pay), ("sync", lambda: None)):
+            with pytest.raises(TypeError):
+                await checkpointer.ledger.once("thread", call_id, call_id, ARGS, tool)
+            assert (await checkpointer.ledger.get("thread", call_id)).state == "failed"
+
+    async def test_a_tool_that_raises_stop_iteration_has_failed(self, checkpointer: Any) -> None:
+        with pytest.raises(RuntimeError):
+            await checkpointer.ledger.once("thread", "call", "next", {}, lambda: next(iter([])))
+        assert (await checkpointer.ledger.get("thread", "call")).state == "failed"
+
+    async def test_a_thread_that_cannot_be_stopped_is_in_flight_until_it_ends(self, checkpointer: Any) -> None:
+        """Whoever waited for it is gone. What came of it is recorded all the same."""
+        began, end = threading.Event(), threading.Event()
+
+        def pay(**_: Any) -> str:
+            began.set()
+            end.wait()
+            return "paid"
+
+        task = asyncio.create_task(checkpointer.ledger.once("thread", "call", "pay", ARGS, pay))
+        await asyncio.to_thread(began.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await checkpointer.ledger.get("thread", "call")).state == "in_flight"
+        tool = Tool()
+        with pytest.raises(ToolCallInFlightError):
+            await checkpointer.ledger.once("thread", "call", "pay", ARGS, tool, verify=lambda _: Failed())
+        end.set()
+        entry = None
+        while entry is None or entry.state == "in_flight":
+            entry = await checkpointer.ledger.get("thread", "call")
+        assert (entry.state, entry.result, tool.runs) == ("completed", "paid", [])
 
     async def test_one_that_is_in_flight_is_not_run_beside(self, checkpointer: Any) -> None:
         await checkpointer.ledger.issue("thread", "call", "pay", ARGS)

@@ -102,11 +102,26 @@ class ResumeContract:
         assert (result.tool_call_id, result.content[0].text, result.is_error) == ("asked again", "paid", False)
 
     async def test_a_call_in_flight_is_left_to_its_worker(self, checkpointer: Any) -> None:
-        await checkpointer.append("thread", [calling("in flight", "lost")])
+        """Also one that asks for the same under another id: it will get the same result."""
+        await checkpointer.append("thread", [calling("in flight", "lost"), calling("the same")])
         await checkpointer.ledger.issue("thread", "in flight", "pay", {"amount": 1})
         (result,) = await checkpointer.repair("thread")
         assert result.tool_call_id == "lost"
-        assert [call.call_id for call in (await checkpointer.resume("thread")).unanswered_calls] == ["in flight"]
+        left = [call.call_id for call in (await checkpointer.resume("thread")).unanswered_calls]
+        assert left == ["in flight", "the same"]
+
+    async def test_an_id_that_is_used_again_does_not_get_the_other_calls_result(self, checkpointer: Any) -> None:
+        await checkpointer.ledger.once("thread", "call", "pay", {"amount": 7}, lambda amount: "a receipt")
+        await checkpointer.append("thread", [calling("call")])
+        (result,) = await checkpointer.repair("thread")
+        assert (result.is_error, result.content[0].text == "a receipt") == (True, False)
+
+    async def test_a_repair_tells_why_a_call_failed(self, checkpointer: Any) -> None:
+        await checkpointer.ledger.issue("thread", "call", "pay", {"amount": 1})
+        await checkpointer.ledger.fail("thread", "call", "no money")
+        await checkpointer.append("thread", [calling("call")])
+        (result,) = await checkpointer.repair("thread")
+        assert (result.is_error, result.content[0].text) == (True, "This tool call failed: no money")
 
     async def test_a_completed_run_can_be_repaired(self, checkpointer: Any) -> None:
         """It takes no more messages, so the result belongs to no run, and every fork has it."""

@@ -22,7 +22,12 @@ _ITS_ROW = sa.and_(leases.c.thread_id == THREAD, leases.c.run_id == RUN, leases.
 def _of_thread(hooks: Hooks) -> sa.Select[Any]:
     is_expired = (leases.c.expires_at <= hooks.clock()).label("is_expired")
     columns = (leases.c.run_id, leases.c.token, leases.c.owner, leases.c.is_exclusive, is_expired)
-    return sa.select(*columns).where(leases.c.thread_id == THREAD).with_for_update(read=True)
+    return sa.select(*columns).where(leases.c.thread_id == THREAD)
+
+
+@cache
+def _locked(hooks: Hooks) -> sa.Select[Any]:
+    return _of_thread(hooks).with_for_update(read=True)
 
 
 def acquire(
@@ -30,7 +35,7 @@ def acquire(
 ) -> int:
     """Claim the run or take it over, with a new token, which is returned."""
     thread = hooks.lock_or_create(conn, thread_id, rules.utc_now(), threads.c.last_token)
-    found = [StoredLease(*row) for row in conn.execute(_of_thread(hooks), {"thread": thread_id})]
+    found = [StoredLease(*row) for row in conn.execute(_locked(hooks), {"thread": thread_id})]
     run = runs.find(conn, thread_id, run_id)
     if rules.is_to_be_claimed(thread_id, run_id, run, found, is_exclusive):
         runs.claim(conn, thread_id, run_id)
@@ -44,6 +49,7 @@ def acquire(
 def require(conn: sa.Connection, hooks: Hooks, fence: Fence) -> None:
     """Raise LeaseLostError unless the lease is alive. Nobody takes it before this transaction ends: it has the lock."""
     if hooks.lock_unchanged(conn, fence.thread_id):
+        # Not a locking read: heartbeats must get through. An old snapshot can only show a lease as expired that is not.
         its = _of_thread(hooks).where(leases.c.run_id == RUN)
         row = conn.execute(its, {"thread": fence.thread_id, "run": fence.run_id}).one_or_none()
         if rules.is_alive(fence, StoredLease(*row) if row else None):
