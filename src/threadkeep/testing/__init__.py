@@ -44,12 +44,12 @@ from threadkeep.testing.checkpoints import CheckpointsContract  # noqa: E402
 from threadkeep.testing.concurrency import ConcurrencyContract  # noqa: E402
 from threadkeep.testing.forks import ForkRecordContract, ForksContract  # noqa: E402
 from threadkeep.testing.leases import LeasesContract  # noqa: E402
-from threadkeep.testing.ledger import LedgerContract, StatusContract  # noqa: E402
+from threadkeep.testing.ledger import LedgerContract  # noqa: E402
 from threadkeep.testing.minimal import MinimalContract  # noqa: E402
 from threadkeep.testing.pending import PendingContract  # noqa: E402
 from threadkeep.testing.resuming import ResumeContract  # noqa: E402
 from threadkeep.testing.runs import RunListContract, RunsContract  # noqa: E402
-from threadkeep.testing.threads import ThreadsContract  # noqa: E402
+from threadkeep.testing.threads import StatusContract, ThreadsContract  # noqa: E402
 from threadkeep.testing.transactions import LockTimeoutContract, TransactionsContract  # noqa: E402
 from threadkeep.testing.types import TypesContract  # noqa: E402
 from threadkeep.testing.values import LimitsContract, ValuesContract  # noqa: E402

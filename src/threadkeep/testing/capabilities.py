@@ -9,12 +9,12 @@ from threadkeep.testing.checkpoints import CheckpointsContract
 from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.forks import ForkRecordContract, ForksContract
 from threadkeep.testing.leases import LeasesContract
-from threadkeep.testing.ledger import LedgerContract, StatusContract
+from threadkeep.testing.ledger import LedgerContract
 from threadkeep.testing.minimal import MinimalContract
 from threadkeep.testing.pending import PendingContract
 from threadkeep.testing.resuming import ResumeContract
 from threadkeep.testing.runs import RunListContract, RunsContract
-from threadkeep.testing.threads import ThreadsContract
+from threadkeep.testing.threads import StatusContract, ThreadsContract
 from threadkeep.testing.transactions import TransactionsContract
 from threadkeep.testing.values import ValuesContract
 

@@ -12,7 +12,6 @@ import pytest
 from threadkeep.errors import (
     CheckpointerError,
     InvalidIdError,
-    ThreadNotFoundError,
     ToolCallInFlightError,
     ToolCallInterruptedError,
     ToolCallMismatchError,
@@ -372,42 +371,3 @@ class LedgerContract:
         await checkpointer.threads.delete("thread")
         assert await checkpointer.ledger.list("thread") == []
         assert (await checkpointer.ledger.issue("thread", "call", "pay", ARGS)).execute
-
-
-class StatusContract:
-    """threads.set_status, and listing by it."""
-
-    pytestmark = pytest.mark.asyncio
-
-    async def test_a_thread_is_active_until_somebody_says_otherwise(self, checkpointer: Any) -> None:
-        for status in ("active", "completed", "failed", "cancelled"):
-            await checkpointer.save_extra(status, {})
-            assert (await checkpointer.threads.get(status)).status == "active"
-            await checkpointer.threads.set_status(status, status)
-        for status in ("active", "completed", "failed", "cancelled"):
-            assert [record.thread_id for record in await checkpointer.threads.list(status=status)] == [status]
-            assert (await checkpointer.threads.get(status)).status == status
-        assert len(await checkpointer.threads.list()) == 4
-
-    async def test_a_status_is_listed_in_pages(self, checkpointer: Any) -> None:
-        for number in range(5):
-            await checkpointer.save_extra(f"{number}", {})
-            await checkpointer.threads.set_status(f"{number}", "failed" if number % 2 else "completed")
-        page = await checkpointer.threads.list(status="completed", limit=2)
-        rest = await checkpointer.threads.list(status="completed", limit=2, after=page[-1])
-        assert [record.thread_id for record in page + rest] == ["4", "2", "0"]
-
-    async def test_a_fork_of_a_failed_thread_is_active(self, checkpointer: Any) -> None:
-        await run_of(checkpointer, "thread", "run", "1")
-        await checkpointer.threads.set_status("thread", "failed")
-        await checkpointer.fork("thread", "fork", after_run_id="run")
-        assert (await checkpointer.threads.get("fork")).status == "active"
-
-    async def test_other_words_and_unknown_threads_are_refused(self, checkpointer: Any) -> None:
-        with pytest.raises(ValueError, match="active, completed, failed, cancelled"):
-            await checkpointer.threads.set_status("thread", "Done")
-        with pytest.raises(ValueError, match="active"):
-            await checkpointer.threads.list(status="")
-        with pytest.raises(ThreadNotFoundError):
-            await checkpointer.threads.set_status("thread", "failed")
-        assert await checkpointer.load("thread") is None
