@@ -11,6 +11,7 @@ import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "venv"  # Python's own, as the README's, so that CI can give a session that one
 
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 BACKENDS = ["memory", "sqlite", "postgresql", "mysql", "mariadb"]
