@@ -67,14 +67,14 @@ class Codec:
         return rows
 
     def _encode_message(self, message: Any, name: str) -> MessageRow:
-        run_id = check_optional_id(f"{name}.run_id", _read(message, "run_id"))
+        run_id = check_optional_id(f"{name}.run_id", read_field(message, "run_id"))
         payload = _dump(self._message, message, name, self._check_message)
         return MessageRow(
             payload=within(payload, name, self.max_value_bytes),
             format=FORMAT_JSON,
             run_id=run_id,
-            role=_role_mirror(_read(message, "role")),
-            metadata=_metadata_mirror(_read(message, "metadata")),
+            role=_role_mirror(read_field(message, "role")),
+            metadata=_metadata_mirror(read_field(message, "metadata")),
         )
 
     def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], start: int) -> None:
@@ -138,7 +138,7 @@ class Codec:
 
     def encode_request(self, request: Any) -> tuple[str | None, str]:
         """The request's question_id, if it has one, and its JSON text."""
-        question_id = check_optional_id("request.question_id", _read(request, "question_id"))
+        question_id = check_optional_id("request.question_id", read_field(request, "question_id"))
         payload = _dump(self._request, request, "request", self._check_request)
         try:
             self._validate_request(payload)
@@ -260,7 +260,8 @@ def _joined(payloads: list[bytes]) -> bytes:
     return b"[" + b",".join(payloads) + b"]"
 
 
-def _read(value: Any, name: str) -> Any:
+def read_field(value: Any, name: str) -> Any:
+    """What an object has as an attribute, or a mapping as a key; None where it has none."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 

@@ -15,6 +15,7 @@ from threadkeep.records import Execution, Worker
 
 T = TypeVar("T")
 
+MAX_TTL = 7 * 24 * 3600
 _BEATS = 3
 """In the time it takes to expire: one that fails, or comes late, ends nothing yet."""
 
@@ -95,6 +96,13 @@ async def _beat(every: float, renew: Callable[[], Awaitable[bool]]) -> None:
                 return
         except Exception:  # noqa: S112 - whatever the database says now, the next beat may get through
             continue
+
+
+def checked_ttl(ttl: float) -> float:
+    """The ttl of a call or lease, or ValueError."""
+    if not 0 < ttl <= MAX_TTL:
+        raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
+    return ttl
 
 
 def _place() -> str:

@@ -18,7 +18,7 @@ from threadkeep.errors import (
     ToolCallInterruptedError,
     ToolCallSettledError,
 )
-from threadkeep.heartbeats import Heartbeats
+from threadkeep.heartbeats import Heartbeats, checked_ttl
 from threadkeep.ids import check_id, check_optional_id
 from threadkeep.records import (
     ISSUED,
@@ -36,7 +36,6 @@ from threadkeep.records import (
 from threadkeep.rules import call_state
 from threadkeep.store import Store
 
-MAX_TTL = 7 * 24 * 3600
 _ERROR_LENGTH = 10_000
 DEFAULT_TTL = 30.0
 """Seconds after which the outcome of a call is unknown whose process has died."""
@@ -168,8 +167,7 @@ class Ledger:
             raise CheckpointerError(
                 "a call cannot be issued in a transaction: it must be recorded before it is executed"
             )
-        if not 0 < ttl <= MAX_TTL:
-            raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
+        ttl = checked_ttl(ttl)
         call = NewCall(
             thread_id=check_id("thread_id", thread_id),
             call_id=check_id("call_id", call_id),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from threadkeep import json_values
 from threadkeep.checkpoints import checkpoint_of
-from threadkeep.codec import Codec
+from threadkeep.codec import Codec, read_field
 from threadkeep.errors import CheckpointerError
 from threadkeep.ids import is_id
 from threadkeep.ledger import default_key, entry_of
@@ -81,10 +81,10 @@ def _unanswered(codec: Codec, thread_id: str, state: StoredState) -> list[tuple[
     messages = codec.decode_messages(thread_id, state.messages)
     calls: dict[str, tuple[UnansweredCall, Any]] = {}
     for row, message in zip(state.messages, messages, strict=True):
-        run_id = _read(message, "run_id")
+        run_id = read_field(message, "run_id")
         for call_id, name, args in _calls_in(message):
             calls[call_id] = UnansweredCall(call_id, name, row.seq, run_id if is_id(run_id) else None), args
-        answered = _read(message, "tool_call_id")
+        answered = read_field(message, "tool_call_id")
         if isinstance(answered, str):
             calls.pop(answered, None)
     return list(calls.values())
@@ -92,11 +92,11 @@ def _unanswered(codec: Codec, thread_id: str, state: StoredState) -> list[tuple[
 
 def _calls_in(message: Any) -> Iterator[tuple[str, str, Any]]:
     """The tool calls that a message asks for, in any class that has the shape of ours."""
-    content = _read(message, "content")
+    content = read_field(message, "content")
     for part in content if isinstance(content, Sequence) and not isinstance(content, str) else ():
-        call_id, name = _read(part, "id"), _read(part, "name")
-        if _read(part, "type") == "tool_call" and isinstance(call_id, str) and isinstance(name, str):
-            yield call_id, name, _read(part, "arguments")
+        call_id, name = read_field(part, "id"), read_field(part, "name")
+        if read_field(part, "type") == "tool_call" and isinstance(call_id, str) and isinstance(name, str):
+            yield call_id, name, read_field(part, "arguments")
 
 
 def _key(thread_id: str, call: UnansweredCall, args: Any) -> str | None:
@@ -141,7 +141,3 @@ async def _result(
             "message_type cannot be made from a tool result's fields (role, tool_call_id, tool_name, content,"
             " is_error): append results of your own for resume(…).unanswered_calls"
         ) from error
-
-
-def _read(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.errors import CheckpointerError
-from threadkeep.heartbeats import Heartbeats
+from threadkeep.heartbeats import Heartbeats, checked_ttl
 from threadkeep.ids import check_id
-from threadkeep.ledger import MAX_TTL
 from threadkeep.records import Fence, RunRecord
 from threadkeep.store import Store
 
@@ -46,8 +45,7 @@ class Runs:
         """
         if self._is_transaction:
             raise CheckpointerError("a lease cannot be taken in a transaction: others must see it")
-        if not 0 < ttl <= MAX_TTL:
-            raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
+        ttl = checked_ttl(ttl)
         key = check_id("thread_id", thread_id), check_id("run_id", run_id)
         acquiring = self._store.acquire_lease(*key, self._heartbeats.worker.owner, ttl, exclusive)
         token = await self._heartbeats.or_undone(acquiring, lambda token: self._store.release_lease(Fence(*key, token)))

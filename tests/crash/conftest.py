@@ -1,35 +1,17 @@
-"""Databases that several processes can meet in, one SQLite file and each server, and workers to meet there."""
+"""Workers that can be killed, and the file that their side effects go to."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from crash.processes import Worker
-from racing import start_racers
-from servers import SERVERS, migrated_database
-
-
-@pytest.fixture(params=["sqlite", *SERVERS])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/threads.db"
-    else:
-        with migrated_database(request.param) as url:
-            yield url
 
 
 @pytest.fixture
 def effects(tmp_path: Path) -> str:
     """The file that side effects go to."""
     return str(tmp_path / "effects")
-
-
-@pytest.fixture(scope="session")
-def racers() -> Iterator[ProcessPoolExecutor]:
-    with start_racers() as racers:
-        yield racers
 
 
 @pytest.fixture(scope="session")

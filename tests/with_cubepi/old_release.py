@@ -18,7 +18,8 @@ It takes requests on stdin and gives each its answer on stdout, one JSON to a li
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -33,6 +34,15 @@ from with_cubepi.old_writers import Writers
 TURNS = ("before", "after")
 
 
+@asynccontextmanager
+async def opened(kind: str, url: str, *, partitioned: bool = True) -> AsyncIterator[tuple[Any, Sql]]:
+    """The release's checkpointer on its own tables, and a plain connection beside it."""
+    if kind != "sqlite":
+        await make_schema(kind, url, partitioned=partitioned)
+    async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
+        yield cp, sql
+
+
 class Program:
     """What stays between two requests."""
 
@@ -40,9 +50,7 @@ class Program:
     _writers: Writers
 
     async def write(self, kind: str, url: str, seed: int, partitioned: bool = True) -> Any:
-        if kind != "sqlite":
-            await make_schema(kind, url, partitioned=partitioned)
-        async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
+        async with opened(kind, url, partitioned=partitioned) as (cp, sql):
             author = Author(cp, kind, seed)
             if hasattr(cp, "fork"):
                 await author.remember(sql)
@@ -50,25 +58,19 @@ class Program:
             return {"threads": await read_all(cp, sql), "forks": author.forks}
 
     async def write_twins(self, kind: str, url: str, identical: bool) -> Any:
-        if kind != "sqlite":
-            await make_schema(kind, url, partitioned=True)
-        async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
+        async with opened(kind, url) as (cp, sql):
             author = Author(cp, kind, seed=1)
             await author.write_twins(identical=identical)
             return {"threads": await read_all(cp, sql), "forks": author.forks}
 
     async def write_spellings(self, kind: str, url: str) -> Any:
-        if kind != "sqlite":
-            await make_schema(kind, url, partitioned=True)
-        async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
+        async with opened(kind, url) as (cp, sql):
             author = Author(cp, kind, seed=1)
             await author.write_spellings()
             return {"threads": await read_all(cp, sql), "forks": author.forks}
 
     async def write_oddities(self, kind: str, url: str) -> Any:
-        if kind != "sqlite":
-            await make_schema(kind, url, partitioned=True)
-        async with checkpointer(kind, url) as cp, Sql(kind, url) as sql:
+        async with opened(kind, url) as (cp, sql):
             refused = await write_oddities(cp)
             return {"threads": await read_all(cp, sql), "forks": {}, "refused": refused}
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from threadkeep.records import ISSUED, StoredCall, StoredCheckpoint, StoredOpenRun, StoredPending, StoredState
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.operations.checkpoints import COLUMNS
 from threadkeep.sql.operations.ledger import calls
 from threadkeep.sql.operations.messages import STORED, stored_message
 from threadkeep.sql.parameters import THREAD
@@ -26,9 +27,7 @@ def _parts(hooks: Hooks) -> dict[str, sa.Select[Any]]:
     its_lease = sa.and_(leases.c.thread_id == runs.c.thread_id, leases.c.run_id == runs.c.run_id)
     return {
         "thread": sa.select(threads.c.status).where(threads.c.thread_id == THREAD),
-        "checkpoint": sa.select(*(checkpoints.c[name] for name in StoredCheckpoint._fields)).where(
-            checkpoints.c.thread_id == THREAD, checkpoints.c.version == _LATEST
-        ),
+        "checkpoint": sa.select(*COLUMNS).where(checkpoints.c.thread_id == THREAD, checkpoints.c.version == _LATEST),
         "pending": sa.select(pending.c.request, pending.c.run_id).where(pending.c.thread_id == THREAD),
         "run": sa.select(runs.c.run_id, runs.c.claimed_at, leases.c.owner, lease_is_expired.label("is_expired"))
         .select_from(runs.outerjoin(leases, its_lease))
