@@ -1,4 +1,4 @@
-"""What is stored once is not stored again."""
+"""What is stored once is not stored again, and what belongs together is read together."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,3 +35,24 @@ async def test_a_checkpoint_costs_the_same_however_long_the_thread_is(backend: B
         sizes = (await conn.execute(sa.select(size).order_by(checkpoints.c.version))).scalars().all()
     assert len(sizes) == TURNS
     assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize(
+    "backend", ["aiosqlite-of-host", "postgresql-of-host", "mysql-of-host", "mariadb-of-host"], indirect=True
+)
+async def test_the_resume_report_is_one_statement(backend: Backend) -> None:
+    """So it has one snapshot, on every server and at every isolation level."""
+    async with backend.opened() as cp:
+        await cp.append("thread", [UserMessage(content=[TextContent(text="x")])])
+        await cp.checkpoints.save("thread")
+        await cp.ledger.issue("thread", "call", "tool", {})
+        statements: list[str] = []
+        assert backend.engine is not None
+
+        @sa.event.listens_for(backend.engine.sync_engine, "before_cursor_execute")
+        def count(conn: object, cursor: object, statement: str, *_: object) -> None:
+            statements.append(statement)
+
+        report = await cp.resume("thread")
+        assert report.checkpoint.version == 1
+        assert len([statement for statement in statements if "cubepi_" in statement]) == 1
