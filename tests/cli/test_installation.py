@@ -15,7 +15,10 @@ import pytest
 
 import threadkeep
 from cli.program import PROGRAM, run_well, well
+from migrations.databases import Place
+from migrations.golden import put_v3
 from programs import environment, start
+from servers import SERVERS, fresh_database
 
 
 def installation_without(missing: set[str], folder: Path) -> dict[str, str]:
@@ -134,3 +137,18 @@ def test_what_takes_long_is_told_after_the_spinner(tmp_path: Path) -> None:
         assert terminal.read_to_the_end() == 0
 
     assert terminal.shown.rindex("forked 'a'") > terminal.shown.rindex("forking …")
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_an_upgrade_that_takes_long_shows_how_far_it_is(kind: str) -> None:
+    """Held up by somebody who reads a table and does not end. A SQLite file would be locked before the first step."""
+    with fresh_database(kind) as url:
+        place = Place(kind, url)
+        await put_v3(place, partitioned=False)
+        async with place.engine() as engine, engine.connect() as conn:
+            await conn.exec_driver_sql("SELECT 1 FROM cubepi_threads")
+            terminal = Terminal("upgrade", url)
+            await asyncio.to_thread(terminal.read_until, "keeping old workers out")
+            await conn.rollback()
+            assert await asyncio.to_thread(terminal.read_to_the_end) == 0
+    assert "took over cubepi's schema 3" in " ".join(terminal.shown.split())
