@@ -60,13 +60,10 @@ class Sessions:
             statement = "SELECT pid, wait_event_type FROM pg_stat_activity WHERE datname = current_database()"
             rows = (await self._looking.execute(sa.text(statement))).all()
             return {row.pid: row.wait_event_type or "" for row in rows}
-        database = (await self._looking.execute(sa.text("SELECT database()"))).scalar_one()
-        processes = (await self._looking.execute(sa.text("SHOW PROCESSLIST"))).mappings().all()
-        return {
-            process["Id"]: "Lock" if process["Command"] == "Query" else ""
-            for process in processes
-            if process["db"] == database
-        }
+        # Not SHOW PROCESSLIST: it has the statements of all, cut off and with bytes that no driver can read as text.
+        statement = "SELECT id, command FROM information_schema.processlist WHERE db = database()"
+        rows = (await self._looking.execute(sa.text(statement))).all()
+        return {session: "Lock" if command == "Query" else "" for session, command in rows}
 
     async def waiting_for_a_lock(self) -> int:
         """The session that waits; waits until there is one, and sees it twice: one that just works is done by then."""
