@@ -93,6 +93,13 @@ def benchmark_upgrade(session: nox.Session) -> None:
     session.run("python", "benchmarks/upgrade_v3.py", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
+@nox.session(name="benchmark-context")
+def benchmark_context(session: nox.Session) -> None:
+    """The context window of a long thread, beside a short thread. `-- --messages 2000` is a quick look."""
+    session.install("-e", ".[dev]")
+    session.run("python", "benchmarks/context_window.py", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
 @nox.session
 def oldest(session: nox.Session) -> None:
     """The whole suite with the oldest release of everything that users install beside us."""

@@ -12,12 +12,16 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
+import sqlalchemy as sa
+
 from crash.side_effects import append_line
 from threadkeep import (
+    DuplicateIdError,
     LeaseHeldError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotCompletedError,
+    StaleContextError,
     TextContent,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
@@ -25,6 +29,7 @@ from threadkeep import (
     UserMessage,
     open_checkpointer,
 )
+from threadkeep.migrations.upgrading import on_connection
 
 RACERS = 4
 SIZE = int(os.environ.get("THREADKEEP_STRESS", "1"))
@@ -66,6 +71,17 @@ def _take_part(url: str, job: Job, args: tuple[Any, ...]) -> Any:
             return await job(checkpointer, *args)
 
     return asyncio.run(run())
+
+
+def open_untyped(url: str, **options: Any) -> Any:
+    """`open_checkpointer`, where a missing thread is a failure and not a case."""
+    return open_checkpointer(url, **options)
+
+
+async def rows(url: str, *columns: Any, **where: Any) -> list[Any]:
+    """What the tables really hold."""
+    statement = sa.select(*columns).filter_by(**where)
+    return list(await on_connection(url, lambda conn: conn.execute(statement).all()))
 
 
 def said(text: str, run_id: str | None = None) -> UserMessage:
@@ -275,3 +291,45 @@ async def save_checkpoints(cp: Any, racer: int, rounds: int) -> list[int]:
         await cp.append("thread", [said("x")])
         versions.append(await cp.checkpoints.save("thread", state=f"{racer}:{number}"))
     return versions
+
+
+# ---- the same for messages by id, parts and the context window -------------------------------------------------
+
+
+async def append_same_ids(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Append messages under ids that all racers want. Those it got."""
+    won = []
+    for number in range(rounds):
+        try:
+            await cp.messages.append("thread", [said(f"{racer}")], message_ids=[f"message {number}"])
+            won.append(number)
+        except DuplicateIdError:
+            pass
+    return won
+
+
+async def stream_parts(cp: Any, racer: int, rounds: int) -> list[int]:
+    """Add parts to one message. Their indexes."""
+    return [(await cp.parts.append("thread", "message", "text", racer)).index for _ in range(rounds)]
+
+
+async def append_and_compact(cp: Any, racer: int, rounds: int) -> tuple[int, int]:
+    """Append, and keep the window short, as all racers do at once. How often it won, and how often it was told."""
+    won = told = 0
+    for number in range(rounds):
+        await cp.append("thread", [said(f"{racer}:{number}")])
+        items = await cp.context.items("thread")
+        if len(items) > 6:
+            # Every other of the older ones: what stays between them needs a place of its own.
+            try:
+                await cp.context.swap("thread", items[number % 2 : 6 : 2], said(f"summary by {racer}"))
+                won += 1
+            except StaleContextError:
+                told += 1
+    return won, told
+
+
+async def compact_forever(cp: Any, racer: int) -> None:
+    """The same until killed."""
+    while True:
+        await append_and_compact(cp, racer, 10)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -14,12 +14,15 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from threadkeep import json_values, rules
 from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
+from threadkeep.fields import read_field
 from threadkeep.free_form import check_model, check_typed, free_keys, is_free_form, takes_any_model
 from threadkeep.ids import check_optional_id, is_id
 from threadkeep.json_values import Unstorable
+from threadkeep.message_ids import check_given_id, new_message_id
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import FORMAT_JSON, FORMAT_MSGPACK, MessageRow, StoredMessage
 from threadkeep.rules import within
+from threadkeep.searching import Searchable, search_text
 
 T = TypeVar("T")
 
@@ -43,10 +46,14 @@ class Codec:
         message_type: Any = Message,
         request_type: Any = HitlRequest,
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
+        searchable: Searchable = False,
     ) -> None:
         if max_value_bytes < 1:
             raise ValueError("max_value_bytes must be positive")
+        if not isinstance(searchable, bool) and not callable(searchable):
+            raise TypeError("searchable is True, False, or a function that gives a message's text or None")
         self.max_value_bytes = max_value_bytes
+        self._searchable = searchable
         message_type = _told_apart_by_role(message_type)
         self._message: TypeAdapter[Any] = TypeAdapter(message_type)
         self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])
@@ -58,15 +65,27 @@ class Codec:
 
     # ---- messages -------------------------------------------------------------------------------------------
 
-    def encode_messages(self, messages: Sequence[Any]) -> list[MessageRow]:
-        """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
-        rows = [self._encode_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    def encode_messages(
+        self, messages: Sequence[Any], message_ids: Sequence[str | None] | None = None
+    ) -> list[MessageRow]:
+        """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError.
+
+        A message without an id, here or of its own, gets a new one.
+        """
+        ids = message_ids if message_ids is not None else [None] * len(messages)
+        rows = [
+            self._encode_message(message, given, f"messages[{index}]")
+            for index, (message, given) in enumerate(zip(messages, ids, strict=True))
+        ]
         for start in range(0, len(rows), _CHUNK):
             stop = start + _CHUNK
             self._prove_loadable(messages[start:stop], rows[start:stop], start)
         return rows
 
-    def _encode_message(self, message: Any, name: str) -> MessageRow:
+    def _encode_message(self, message: Any, given: str | None, name: str) -> MessageRow:
+        if given is None:
+            given = read_field(message, "message_id") or None  # a class may call it "" before there is one
+        message_id = new_message_id() if given is None else check_given_id(f"{name}.message_id", given)
         run_id = check_optional_id(f"{name}.run_id", read_field(message, "run_id"))
         payload = _dump(self._message, message, name, self._check_message)
         return MessageRow(
@@ -75,6 +94,9 @@ class Codec:
             run_id=run_id,
             role=_role_mirror(read_field(message, "role")),
             metadata=_metadata_mirror(read_field(message, "metadata")),
+            message_id=message_id,
+            is_id_given=given is not None,
+            search_text=search_text(self._searchable, message),
         )
 
     def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], start: int) -> None:
@@ -119,8 +141,10 @@ class Codec:
         try:
             return self._decode_leniently(_json_of(row))
         except ValueError as error:
-            key = {"thread_id": thread_id, "seq": row.seq}
-            raise CheckpointCorruptionError("cubepi_messages", key, _first_line(error)) from error
+            table, number = ("cubepi_summaries", "number") if row.is_summary else ("cubepi_messages", "seq")
+            raise CheckpointCorruptionError(
+                table, {"thread_id": thread_id, number: row.seq}, _first_line(error)
+            ) from error
 
     def _decode_leniently(self, payload: bytes) -> Any:
         """For one row: cubepi's SQLite files may hold what Python's own json module writes and pydantic's refuses."""
@@ -258,11 +282,6 @@ def _json_of(row: StoredMessage) -> bytes:
 
 def _joined(payloads: list[bytes]) -> bytes:
     return b"[" + b",".join(payloads) + b"]"
-
-
-def read_field(value: Any, name: str) -> Any:
-    """What an object has as an attribute, or a mapping as a key; None where it has none."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def _role_mirror(role: Any) -> str:

@@ -53,6 +53,12 @@ class ThreadAlreadyExistsError(_AboutThread):
     template = "a thread {thread_id!r} exists already: choose another id for the new one"
 
 
+class ThreadDeletedError(_AboutThread):
+    """The thread was deleted softly: it can be read, and is not written to any more. Nothing was written."""
+
+    template = "thread {thread_id!r} is deleted and takes no writes: bring it back with threads.restore() first"
+
+
 class RunNotClaimedError(_AboutRun):
     """A run can only be completed after it was claimed."""
 
@@ -146,6 +152,60 @@ class ToolCallMismatchError(_AboutCall):
     template = (
         "call {call_id!r} of thread {thread_id!r} is in the ledger with another idempotency key: use a new id for"
         " another tool or other arguments"
+    )
+
+
+class _AboutMessage(_About):
+    fields = ("thread_id", "message_id")
+    thread_id: str
+    message_id: str
+
+
+class MessageNotFoundError(_AboutMessage):
+    """The thread has no message, and no summary, of this id."""
+
+    template = "thread {thread_id!r} has no message {message_id!r}"
+
+
+class DuplicateIdError(_AboutMessage):
+    """The thread has a message of this id already, and nothing was written.
+
+    For one that was appended with unknown outcome, that is the answer: it is there.
+    """
+
+    template = "thread {thread_id!r} has a message {message_id!r} already: each message needs an id of its own"
+
+
+class PartNotFoundError(_About):
+    """The message has no such part."""
+
+    fields = ("thread_id", "message_id", "index")
+    thread_id: str
+    message_id: str
+    index: int
+    template = "message {message_id!r} of thread {thread_id!r} has no part {index}"
+
+
+class ImmutableFieldError(_About):
+    """What was stored stays as it is: of a part, only its status may change."""
+
+    fields = ("name",)
+    name: str
+    template = "{name} of a part cannot be changed once it is stored: append another part"
+
+
+class StaleContextError(_About):
+    """These are not in the context window: another compaction came first, or they are of another thread.
+
+    Nothing was changed. Look at context.items() again, and summarize what is there.
+    """
+
+    fields = ("thread_id", "message_ids")
+    thread_id: str
+    message_ids: list[str]
+    template = (
+        "not in the context window of thread {thread_id!r}: {message_ids}. Nothing was changed: look at context.items()"
+        " again"
     )
 
 

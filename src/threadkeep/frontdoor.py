@@ -9,16 +9,21 @@ from typing import Any
 from threadkeep import resuming
 from threadkeep.checkpoints import Checkpoints
 from threadkeep.codec import Codec
+from threadkeep.context import Context
 from threadkeep.errors import CheckpointerError, InvalidIdError
+from threadkeep.files import Files
 from threadkeep.heartbeats import Heartbeats
 from threadkeep.ids import check_id, check_optional_id
 from threadkeep.ledger import Ledger
+from threadkeep.message_log import MessageLog
+from threadkeep.parts import Parts
 from threadkeep.protocol import CheckpointData
 from threadkeep.records import Fence, ResumeReport
 from threadkeep.rules import NO_RUN
 from threadkeep.runs import Runs
 from threadkeep.store import Store
 from threadkeep.threads import Threads
+from threadkeep.usage import UsageBook
 
 
 class CheckpointerMethods:
@@ -31,7 +36,12 @@ class CheckpointerMethods:
         self._store = store
         self._codec = codec
         self._heartbeats = heartbeats
-        self.threads = Threads(store)
+        self.threads = Threads(store, codec)
+        self.messages = MessageLog(store, codec)
+        self.parts = Parts(store, codec)
+        self.usage = UsageBook(store)
+        self.context = Context(store, codec)
+        self.files = Files(store, codec)
         self.runs = Runs(store, heartbeats, lambda fence: Lease(self, fence), is_transaction=is_transaction)
         self.ledger = Ledger(store, codec, heartbeats, is_transaction=is_transaction)
         self.checkpoints = Checkpoints(store, codec)
@@ -68,10 +78,7 @@ class CheckpointerMethods:
 
     async def append(self, thread_id: str, messages: Sequence[Any]) -> None:
         """See `protocol.MinimalCheckpointer.append`."""
-        thread_id = check_id("thread_id", thread_id)
-        rows = self._codec.encode_messages(messages)
-        if rows:
-            await self._store.append(thread_id, rows)
+        await self.messages.append(thread_id, messages)
 
     async def save_extra(self, thread_id: str, extra: dict[str, Any]) -> None:
         """See `protocol.MinimalCheckpointer.save_extra`."""

@@ -18,6 +18,7 @@ from threadkeep.heartbeats import Heartbeats
 from threadkeep.memory_store import MemoryStore
 from threadkeep.memory_threads import Threads
 from threadkeep.messages import HitlRequest, Message
+from threadkeep.searching import Searchable
 
 
 class MemoryCheckpointer(CheckpointerMethods):
@@ -31,11 +32,12 @@ class MemoryCheckpointer(CheckpointerMethods):
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         lock_timeout: float = 5.0,
         owner: str | None = None,
+        searchable: Searchable = False,
     ) -> None:
         self._committed = Threads()
         self._lock = asyncio.Lock()
         self._lock_timeout = lock_timeout
-        codec = Codec(message_type, request_type, max_value_bytes)
+        codec = Codec(message_type, request_type, max_value_bytes, searchable=searchable)
         super().__init__(MemoryStore(self._committed, max_value_bytes, self._writing), codec, Heartbeats(owner))
 
     async def __aenter__(self) -> Self:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import islice
 
 from threadkeep import rules
 from threadkeep.errors import (
@@ -16,6 +16,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     ToolCallNotFoundError,
 )
+from threadkeep.memory_log import MemoryLog, Writing
 from threadkeep.memory_threads import Lease, Thread, Threads
 from threadkeep.records import (
     ISSUED,
@@ -24,7 +25,9 @@ from threadkeep.records import (
     Fence,
     MessageRow,
     NewCall,
+    NewThread,
     RunRecord,
+    SearchHit,
     StoredCall,
     StoredCheckpoint,
     StoredMessage,
@@ -33,15 +36,13 @@ from threadkeep.records import (
     StoredPending,
     StoredState,
     StoredThread,
+    ThreadQuery,
     ThreadRecord,
     Worker,
 )
 
-Writing = Callable[[], AbstractAsyncContextManager[None]]
-"""Waits until one may write."""
 
-
-class MemoryStore:
+class MemoryStore(MemoryLog):
     """`store.Store` over dictionaries. An operation decides first and changes last: one that raises leaves no trace."""
 
     def __init__(
@@ -51,9 +52,8 @@ class MemoryStore:
         writing: Writing,
         saying: Writing | None = None,
     ) -> None:
-        self._threads = threads
+        super().__init__(threads, writing)
         self._max_value_bytes = max_value_bytes
-        self._writing = writing
         self._saying = saying or writing
         """For what a worker may say of its own calls, whether it still has a lease or not."""
 
@@ -61,38 +61,42 @@ class MemoryStore:
         thread = self._threads.get(thread_id)
         if thread is None:
             return None
-        return StoredThread(thread.parent_thread_id, thread.extra, _stored(enumerate(thread.messages, 1)))
+        return StoredThread(thread.parent_thread_id, thread.extra, thread.up_to(thread.last_seq))
 
     async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
         async with self._writing():
             self._append(thread_id, rows)
 
     def _append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
-        thread = self._threads.get(thread_id)
-        runs = thread.runs if thread else {}
-        named = dict.fromkeys(row.run_id for row in rows if row.run_id is not None)
-        rules.refuse_completed(thread_id, (run for run in named if run in runs and runs[run].completed_at is not None))
-        self._threads.touch_or_create(thread_id).messages += rows
+        thread = self._threads.to_write(thread_id)
+        if thread is not None:
+            runs = thread.runs
+            named = dict.fromkeys(row.run_id for row in rows if row.run_id is not None)
+            completed = (run for run in named if run in runs and runs[run].completed_at is not None)
+            rules.refuse_completed(thread_id, completed)
+            thread.refuse_taken(rows)
+        self._threads.touch_or_create(thread_id).append(rows)
 
     async def save_extra(self, thread_id: str, changes: str) -> None:
         async with self._writing():
-            thread = self._threads.get(thread_id)
+            thread = self._threads.to_write(thread_id)
             merged = rules.merged_extra(thread_id, thread.extra if thread else "{}", changes, self._max_value_bytes)
             self._threads.touch_or_create(thread_id).extra = merged
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         async with self._writing():
-            thread = self._threads.get(thread_id)
+            thread = self._threads.to_write(thread_id)
             rules.refuse_second_claim(thread_id, run_id, thread.runs.get(run_id) if thread else None)
             runs = self._threads.touch_or_create(thread_id).runs
             runs[run_id] = RunRecord(run_id, rules.utc_now(), None, None)
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         async with self._writing():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.to_write(thread_id)
             run = thread.runs.get(run_id) if thread else None
             if thread is None or run is None:
                 raise RunNotClaimedError(thread_id, run_id)
+            thread = self._threads.touch(thread)
             if run.completed_at is None:
                 thread.last_completion_seq += 1
                 thread.runs[run_id] = replace(
@@ -104,41 +108,20 @@ class MemoryStore:
         return sorted(thread.runs.values(), key=lambda run: (run.claimed_at, run.run_id)) if thread else []
 
     async def snapshot(self, thread_id: str, after_run_id: str) -> list[StoredMessage]:
-        _, rows = self._source(thread_id).slice_after(thread_id, after_run_id)
-        return _stored(rows)
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            raise ThreadNotFoundError(thread_id)
+        _, seqs = thread.slice_after(after_run_id)
+        return thread.stored(seqs)
 
     async def fork(self, source: str, target: str, after_run_id: str, metadata: str | None) -> None:
         async with self._writing():
-            thread = self._source(source)
+            thread = self._required(source)
             if self._threads.get(target) is not None:
                 raise ThreadAlreadyExistsError(target)
-            cutoff, rows = thread.slice_after(source, after_run_id)
-            # As long as nothing is left out, a message keeps its place.
-            whole = next((place for place, (seq, _) in enumerate(rows) if seq != place + 1), len(rows))
-            is_all = len(rows) == len(thread.messages)
-            checkpoints = {
-                version: checkpoint
-                for version, checkpoint in thread.checkpoints.items()
-                if is_all or checkpoint.seq <= whole
-            }
-            now = rules.utc_now()
-            fork = Thread(
-                created_at=now,
-                updated_at=now,
-                parent_thread_id=source,
-                forked_at_seq=rows[-1][0] if rows else 0,
-                extra=rules.forked_extra(source, thread.extra, metadata, self._max_value_bytes),
-                last_completion_seq=cutoff,
-                messages=[row for _, row in rows],
-                runs={
-                    run_id: run
-                    for run_id, run in thread.runs.items()
-                    if run.completion_seq and run.completion_seq <= cutoff
-                },
-                checkpoints=checkpoints,
-                last_version=max(checkpoints, default=0),
-            )
-            self._threads.put(target, fork)
+            cutoff, seqs = thread.slice_after(after_run_id)
+            extra = rules.forked_extra(source, thread.extra, metadata, self._max_value_bytes)
+            self._threads.put(thread.fork(target, cutoff, seqs, extra))
 
     async def set_pending(self, thread_id: str, question_id: str | None, request: str, run_id: str | None) -> None:
         async with self._writing():
@@ -147,19 +130,19 @@ class MemoryStore:
 
     async def clear_pending(self, thread_id: str) -> None:
         async with self._writing():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.to_write(thread_id)
             if thread is not None:
-                thread.pending = None
+                self._threads.touch(thread).pending = None
 
     async def clear_pending_if_matches(self, thread_id: str, question_id: str, run_id: str | None) -> bool:
         async with self._writing():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.to_write(thread_id)
             if thread is None or thread.pending is None:
                 return False
             waiting_for, pending = thread.pending
             if (waiting_for, pending.run_id) != (question_id, run_id):
                 return False
-            thread.pending = None
+            self._threads.touch(thread).pending = None
             return True
 
     async def load_pending(self, thread_id: str) -> StoredPending | None:
@@ -176,58 +159,108 @@ class MemoryStore:
 
     async def clear_answers(self, thread_id: str, run_key: str, question_ids: Sequence[str] | None) -> None:
         async with self._writing():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.to_write(thread_id)
             if thread is not None:
-                thread.answers = {
+                self._threads.touch(thread).answers = {
                     (run, question): answer
                     for (run, question), answer in thread.answers.items()
                     if run != run_key or (question_ids is not None and question not in question_ids)
                 }
 
+    # ---- threads --------------------------------------------------------------------------------------------
+
     async def get_thread(self, thread_id: str) -> ThreadRecord | None:
         thread = self._threads.get(thread_id)
-        return thread.record(thread_id) if thread else None
+        return rules.thread_record(thread) if thread else None
 
-    async def list_threads(
-        self, parent_thread_id: str | None, status: str | None, limit: int, after: ThreadRecord | None
-    ) -> list[ThreadRecord]:
-        def place(record: ThreadRecord) -> tuple[datetime, str]:
-            return record.created_at, record.thread_id
+    async def create_thread(self, thread: NewThread) -> ThreadRecord:
+        async with self._writing():
+            if thread.parent_thread_id is not None:
+                self._required(thread.parent_thread_id)
+            if self._threads.get(thread.thread_id) is not None:
+                raise ThreadAlreadyExistsError(thread.thread_id)
+            now = rules.utc_now()
+            columns = {**thread._asdict(), "labels": frozenset(thread.labels)}
+            made = Thread(created_at=now, updated_at=now, **columns)
+            self._threads.put(made)
+            return rules.thread_record(made)
 
-        records = [
-            thread.record(thread_id)
-            for thread_id, thread in self._threads.items()
-            if (parent_thread_id is None or thread.parent_thread_id == parent_thread_id)
-            and (status is None or thread.status == status)
+    async def update_thread(
+        self, thread_id: str, changes: Mapping[str, str | None], labels: Sequence[str] | None
+    ) -> ThreadRecord:
+        async with self._writing():
+            thread = self._threads.touch(self._required(thread_id))
+            for column, value in changes.items():
+                setattr(thread, column, value)
+            if labels is not None:
+                thread.labels = frozenset(labels)
+            return rules.thread_record(thread)
+
+    async def list_threads(self, query: ThreadQuery) -> list[ThreadRecord]:
+        found = [
+            thread
+            for thread in self._newest_first()
+            if (query.parent_thread_id is None or thread.parent_thread_id == query.parent_thread_id)
+            and (query.status is None or thread.status == query.status)
+            and (query.include_deleted or thread.deleted_at is None)
+            and thread.labels.issuperset(query.labels)
+            and (query.after is None or _place(thread) < _place(query.after))
         ]
-        if after is not None:
-            records = [record for record in records if place(record) < place(after)]
-        return sorted(records, key=place, reverse=True)[:limit]
+        return [rules.thread_record(thread) for thread in found[: query.limit]]
+
+    async def search(self, folded: str, thread_id: str | None, include_deleted: bool, limit: int) -> list[SearchHit]:
+        hits = (
+            hit
+            for thread in self._newest_first()
+            if (thread_id is None or thread.thread_id == thread_id) and (include_deleted or thread.deleted_at is None)
+            for hit in thread.hits(folded)
+        )
+        return list(islice(hits, limit))
+
+    async def set_status(self, thread_id: str, status: str) -> None:
+        async with self._writing():
+            self._threads.touch(self._required(thread_id)).status = status
+
+    async def soft_delete_thread(self, thread_id: str) -> None:
+        async with self._writing():
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                raise ThreadNotFoundError(thread_id)
+            if thread.deleted_at is None:
+                self._threads.touch(thread).deleted_at = rules.utc_now()
+
+    async def restore_thread(self, thread_id: str) -> None:
+        async with self._writing():
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                raise ThreadNotFoundError(thread_id)
+            if thread.deleted_at is not None:
+                self._threads.touch(thread).deleted_at = None
 
     async def delete_thread(self, thread_id: str) -> bool:
         async with self._writing():
             if self._threads.get(thread_id) is None:
                 return False
-            for child_id in [
-                child_id for child_id, child in self._threads.items() if child.parent_thread_id == thread_id
-            ]:
-                child = self._threads.touch_or_create(child_id)
-                child.parent_thread_id = None
+            for child in [child for child in self._threads.all() if child.parent_thread_id == thread_id]:
+                self._threads.touch(child).parent_thread_id = None
             self._threads.delete(thread_id)
             return True
 
-    async def set_status(self, thread_id: str, status: str) -> None:
-        async with self._writing():
-            thread = self._threads.touch(thread_id)
-            if thread is None:
-                raise ThreadNotFoundError(thread_id)
-            thread.status = status
+    def _newest_first(self) -> list[Thread]:
+        return sorted(self._threads.all(), key=_place, reverse=True)
+
+    def _required(self, thread_id: str) -> Thread:
+        """The thread that a write needs. Raises ThreadNotFoundError and ThreadDeletedError."""
+        thread = self._threads.to_write(thread_id)
+        if thread is None:
+            raise ThreadNotFoundError(thread_id)
+        return thread
 
     # ---- the ledger -----------------------------------------------------------------------------------------
 
     async def issue_call(self, call: NewCall, worker: Worker, ttl: float, takes_over: bool) -> tuple[StoredCall, bool]:
         async with self._writing():
-            thread = self._threads.get(call.thread_id)
+            thread = self._threads.to_write(call.thread_id)
             same = [
                 _looked_at(other)
                 for other in (thread.calls.values() if thread else ())
@@ -260,28 +293,29 @@ class MemoryStore:
         self, thread_id: str, call_id: str, outcome: StoredOutcome, execution: Execution | None, by_hand: Worker | None
     ) -> StoredCall:
         async with self._writing():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.to_write(thread_id)
             if thread is None or call_id not in thread.calls:
                 raise ToolCallNotFoundError(thread_id, call_id)
             call = _looked_at(thread.calls[call_id])
-            return _end(thread, call, outcome) if rules.must_be_settled(call, outcome, execution, by_hand) else call
+            is_news = rules.must_be_settled(call, outcome, execution, by_hand)
+            return _end(self._threads.touch(thread), call, outcome) if is_news else call
 
     async def let_go_of_call(self, thread_id: str, call_id: str, execution: Execution) -> None:
         async with self._saying():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.get(thread_id)
             call = thread.calls.get(call_id) if thread else None
             if thread is not None and call is not None and call.execution == execution:
-                thread.calls[call_id] = call._replace(expires_at=rules.utc_now())
+                self._threads.touch(thread).calls[call_id] = call._replace(expires_at=rules.utc_now())
 
     async def renew_call(self, thread_id: str, call_id: str, execution: Execution, ttl: float) -> bool:
         async with self._saying():
-            thread = self._threads.touch(thread_id)
+            thread = self._threads.get(thread_id)
             call = thread.calls.get(call_id) if thread else None
             if thread is None or call is None or call.execution != execution:
                 return False
             if call.status != ISSUED or _looked_at(call).is_expired:
                 return False
-            thread.calls[call_id] = call._replace(expires_at=_after(ttl))
+            self._threads.touch(thread).calls[call_id] = call._replace(expires_at=_after(ttl))
             return True
 
     async def get_call(self, thread_id: str, call_id: str) -> StoredCall | None:
@@ -296,7 +330,7 @@ class MemoryStore:
         return sorted(calls, key=lambda call: (call.issued_at, call.call_id))
 
     async def find_completed_call(self, thread_id: str | None, key: str) -> StoredCall | None:
-        threads = [self._threads.get(thread_id)] if thread_id else [thread for _, thread in self._threads.items()]
+        threads: Iterable[Thread | None] = [self._threads.get(thread_id)] if thread_id else self._threads.all()
         completed = [
             call
             for thread in threads
@@ -312,7 +346,7 @@ class MemoryStore:
             thread = self._threads.touch_or_create(thread_id)
             thread.last_version += 1
             version = thread.last_version
-            saved = StoredCheckpoint(version, len(thread.messages), plan, budget, state, rules.utc_now())
+            saved = StoredCheckpoint(version, thread.last_seq, plan, budget, state, rules.utc_now())
             thread.checkpoints[version] = saved
             return version
 
@@ -325,7 +359,7 @@ class MemoryStore:
         checkpoint = thread.checkpoints.get(max(thread.checkpoints, default=0) if version is None else version)
         if checkpoint is None:
             return None
-        return checkpoint, _stored(enumerate(thread.messages[: checkpoint.seq if with_messages else 0], 1))
+        return checkpoint, thread.up_to(checkpoint.seq if with_messages else 0)
 
     async def list_checkpoints(self, thread_id: str) -> list[StoredCheckpoint]:
         thread = self._threads.get(thread_id)
@@ -333,14 +367,14 @@ class MemoryStore:
 
     async def delete_checkpoint(self, thread_id: str, version: int) -> bool:
         async with self._writing():
-            thread = self._threads.touch(thread_id)
-            return thread is not None and thread.checkpoints.pop(version, None) is not None
+            thread = self._threads.to_write(thread_id)
+            return thread is not None and self._threads.touch(thread).checkpoints.pop(version, None) is not None
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
     async def acquire_lease(self, thread_id: str, run_id: str, owner: str, ttl: float, is_exclusive: bool) -> int:
         async with self._writing():
-            thread = self._threads.get(thread_id)
+            thread = self._threads.to_write(thread_id)
             run = thread.runs.get(run_id) if thread else None
             leases = [lease.stored() for lease in thread.leases.values()] if thread else []
             is_new = rules.is_to_be_claimed(thread_id, run_id, run, leases, is_exclusive)
@@ -353,19 +387,19 @@ class MemoryStore:
 
     async def renew_lease(self, fence: Fence, ttl: float) -> bool:
         async with self._writing():
-            thread = self._threads.touch(fence.thread_id)
+            thread = self._threads.get(fence.thread_id)
             lease = thread.leases.get(fence.run_id) if thread else None
             if thread is None or lease is None or not rules.is_alive(fence, lease.stored()):
                 return False
-            thread.leases[fence.run_id] = replace(lease, expires_at=_after(ttl))
+            self._threads.touch(thread).leases[fence.run_id] = replace(lease, expires_at=_after(ttl))
             return True
 
     async def release_lease(self, fence: Fence) -> None:
         async with self._writing():
-            thread = self._threads.touch(fence.thread_id)
+            thread = self._threads.get(fence.thread_id)
             lease = thread.leases.get(fence.run_id) if thread else None
             if thread is not None and lease is not None and lease.token == fence.token:
-                thread.leases[fence.run_id] = replace(lease, expires_at=rules.utc_now())
+                self._threads.touch(thread).leases[fence.run_id] = replace(lease, expires_at=rules.utc_now())
 
     def fenced(self, fence: Fence) -> MemoryStore:
         is_fenced = False
@@ -374,7 +408,7 @@ class MemoryStore:
         async def writing() -> AsyncIterator[None]:
             nonlocal is_fenced
             async with self._writing():
-                thread = self._threads.get(fence.thread_id)
+                thread = self._threads.get(fence.thread_id) if is_fenced else self._threads.to_write(fence.thread_id)
                 lease = thread.leases.get(fence.run_id) if thread else None
                 if not is_fenced and not rules.is_alive(fence, lease.stored() if lease else None):
                     raise LeaseLostError(fence.thread_id, fence.run_id)
@@ -405,22 +439,17 @@ class MemoryStore:
                 if run.completed_at is None
             ],
             calls=await self.list_calls(thread_id, only_issued=True),
-            messages=_stored(enumerate(thread.messages, 1)),
+            messages=thread.up_to(thread.last_seq),
+            draft_parts=thread.drafts(),
         )
 
     async def append_after(self, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
         async with self._writing():
-            thread = self._threads.get(thread_id)
-            if thread is None or len(thread.messages) != last_seq:
+            thread = self._threads.to_write(thread_id)
+            if thread is None or thread.last_seq != last_seq:
                 return False
             self._append(thread_id, rows)
             return True
-
-    def _source(self, thread_id: str) -> Thread:
-        thread = self._threads.get(thread_id)
-        if thread is None:
-            raise ThreadNotFoundError(thread_id)
-        return thread
 
 
 def _looked_at(call: StoredCall) -> StoredCall:
@@ -438,5 +467,5 @@ def _after(seconds: float) -> datetime:
     return rules.utc_now() + timedelta(seconds=seconds)
 
 
-def _stored(rows: Any) -> list[StoredMessage]:
-    return [StoredMessage(seq, row.format, row.payload) for seq, row in rows]
+def _place(thread: Thread | ThreadRecord) -> tuple[datetime, str]:
+    return thread.created_at, thread.thread_id

@@ -68,6 +68,7 @@ class UserMessage(_Model):
     timestamp: float | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     run_id: str | None = None
+    message_id: str | None = None
 
 
 class AssistantMessage(_Model):
@@ -84,6 +85,7 @@ class AssistantMessage(_Model):
     response_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     run_id: str | None = None
+    message_id: str | None = None
 
 
 class ToolResultMessage(_Model):
@@ -98,6 +100,7 @@ class ToolResultMessage(_Model):
     timestamp: float | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     run_id: str | None = None
+    message_id: str | None = None
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolResultMessage, Field(discriminator="role")]

@@ -21,6 +21,11 @@ class MessageRow(NamedTuple):
     run_id: str | None
     role: str
     metadata: dict[str, Any]
+    message_id: str
+    is_id_given: bool = False
+    """Whether the host gave the id, so that it may be taken already. One that we make is new."""
+    search_text: str | None = None
+    """What a search looks at, folded; None for a message that is not to be found."""
 
 
 class StoredMessage(NamedTuple):
@@ -31,6 +36,8 @@ class StoredMessage(NamedTuple):
     payload: bytes
     mirror: Mirror | None = None
     """For a row that cubepi wrote: what its columns say."""
+    is_summary: bool = False
+    """Then `seq` is its number among the thread's summaries."""
 
 
 class Mirror(NamedTuple):
@@ -69,6 +76,51 @@ class ThreadRecord:
     created_at: datetime
     updated_at: datetime
     status: str = "active"
+    title: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    model_id: str = ""
+    provider_id: str = ""
+    agent: str = "default"
+    system_prompt: str = ""
+    deleted_at: datetime | None = None
+    """When it was deleted softly. Such a thread is not listed and refuses writes, until it is restored."""
+
+
+class NewThread(NamedTuple):
+    """A thread to be made, encoded. None stands for a column's default."""
+
+    thread_id: str
+    parent_thread_id: str | None
+    title: str | None
+    metadata: str | None
+    model_id: str | None
+    provider_id: str | None
+    agent: str | None
+    system_prompt: str | None
+    """As JSON text: a prompt may hold what a server's text does not take."""
+    labels: tuple[str, ...] = ()
+    """What the metadata is found by: see `labels.label`."""
+
+
+class ThreadQuery(NamedTuple):
+    """Which threads to list: newest first, so many, after the last one of the page before."""
+
+    parent_thread_id: str | None
+    status: str | None
+    labels: tuple[str, ...]
+    include_deleted: bool
+    limit: int
+    after: ThreadRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """Where a text was found: in a message, or in the title of the thread, and then message_id and seq are None."""
+
+    thread_id: str
+    title: str | None
+    message_id: str | None
+    seq: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +131,209 @@ class RunRecord:
     claimed_at: datetime
     completed_at: datetime | None
     completion_seq: int | None
+
+
+# ---- messages by their id, their parts, and what they cost -----------------------------------------------
+
+
+class StoredEntry(NamedTuple):
+    """A message as a store gives it back, with what is known of it."""
+
+    message: StoredMessage
+    message_id: str
+    role: str
+    run_id: str | None
+    created_at: datetime | None
+
+
+class NewPart(NamedTuple):
+    """A part to be added to a message, encoded."""
+
+    thread_id: str
+    message_id: str
+    part_type: str
+    content: str
+    tool_name: str | None
+    tool_call_id: str | None
+    tool_state: str | None
+    started_at: datetime | None
+    token_estimate: int
+
+
+class StoredPart(NamedTuple):
+    """A part as a store gives it back: values as JSON text."""
+
+    message_id: str
+    part_index: int
+    part_type: str
+    content: str
+    tool_name: str | None
+    tool_call_id: str | None
+    tool_state: str | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    compacted_at: datetime | None
+    output: str | None
+    error: str | None
+    token_estimate: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a message, stored while the rest was still to come. Only its status ever changes."""
+
+    thread_id: str
+    message_id: str
+    index: int
+    """0, 1, 2, …: its place in the message."""
+    type: str
+    content: Any
+    tool_name: str | None
+    tool_call_id: str | None
+    tool_state: str | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    compacted_at: datetime | None
+    output: Any
+    error: str | None
+    token_estimate: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """A message of the log, or a summary, with what is known of it."""
+
+    thread_id: str
+    message_id: str
+    seq: int | None
+    """None for a summary, which is not in the log."""
+    role: str
+    run_id: str | None
+    created_at: datetime | None
+    """None where cubepi wrote the message on MySQL."""
+    message: Any
+    is_summary: bool = False
+    parts: list[Part] | None = None
+    """None where they were not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Parts of a message that has not come: its streaming goes on, or was cut off."""
+
+    message_id: str
+    parts: list[Part]
+
+
+class UsageRow(NamedTuple):
+    """What one answer took, ready for a store. `cost` is in billionths of a dollar, so that sums are exact."""
+
+    thread_id: str
+    message_id: str
+    run_id: str | None
+    model_id: str
+    provider_id: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost: int
+    finish_reason: str
+
+
+class StoredTotals(NamedTuple):
+    """Sums over some answers. The key is the run or the model they have in common."""
+
+    key: str | None
+    answers: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """What one answer took."""
+
+    thread_id: str
+    message_id: str
+    run_id: str | None
+    model_id: str
+    provider_id: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost: float
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """What some answers took together."""
+
+    answers: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost: float = 0.0
+
+
+# ---- the context window ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ContextItem:
+    """A message of the log, or a summary in the place of some, as it stands in the context window."""
+
+    message_id: str
+    position: int
+    """The message's seq; of a summary, that of the first message it stands for."""
+    is_summary: bool = False
+
+
+class PlacedItem(NamedTuple):
+    """The same, for a store."""
+
+    position: int
+    message_id: str
+    number: int | None
+    """Of a summary, its number in the thread."""
+
+
+# ---- files ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileReference:
+    """A file that was seen: which content, at which path. The content itself is kept elsewhere."""
+
+    content_id: str
+    path: str
+    media_type: str
+    size: int | None
+    token_count: int | None
+    summary: str
+    metadata: dict[str, Any]
+    stored_at: datetime
+
+
+class StoredFile(NamedTuple):
+    """The same, encoded."""
+
+    content_id: str
+    path: str
+    media_type: str
+    size: int | None
+    token_count: int | None
+    summary: str
+    metadata: str
+    stored_at: datetime
 
 
 # ---- the ledger of tool calls ---------------------------------------------------------------------------
@@ -270,6 +525,8 @@ class StoredState(NamedTuple):
     runs: list[StoredOpenRun]
     calls: list[StoredCall]
     messages: list[StoredMessage]
+    draft_parts: list[StoredPart]
+    """Parts whose message is not there."""
 
 
 class RunState(StrEnum):
@@ -318,9 +575,11 @@ class ResumeReport:
     calls_in_doubt: list[LedgerEntry] = field(default_factory=list)
     """Issued and not settled. Those in flight have an owner that is alive."""
     unanswered_calls: list[UnansweredCall] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    """What was being streamed. Append the message under its id, or discard the parts."""
 
     @property
     def is_clean(self) -> bool:
         """Whether there is nothing to settle before the next run."""
         is_asked = self.pending_request is not None
-        return not (is_asked or self.open_runs or self.calls_in_doubt or self.unanswered_calls)
+        return not (is_asked or self.open_runs or self.calls_in_doubt or self.unanswered_calls or self.drafts)

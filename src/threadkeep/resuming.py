@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
 
 from threadkeep import json_values
 from threadkeep.checkpoints import checkpoint_of
-from threadkeep.codec import Codec, read_field
+from threadkeep.codec import Codec
 from threadkeep.errors import CheckpointerError
+from threadkeep.fields import read_field
 from threadkeep.ids import is_id
 from threadkeep.ledger import default_key, entry_of
+from threadkeep.parts import part_of
 from threadkeep.records import (
     CallState,
+    Draft,
     OpenRun,
     ResumeReport,
     RunState,
@@ -24,7 +29,7 @@ from threadkeep.records import (
     UnansweredCall,
     Worker,
 )
-from threadkeep.rules import call_state, utc_now
+from threadkeep.rules import call_state, refuse_same_id_twice, utc_now
 from threadkeep.store import Store
 
 _ATTEMPTS = 8
@@ -46,6 +51,7 @@ async def report(store: Store, codec: Codec, worker: Worker, thread_id: str) -> 
         open_runs=[_open_run(run) for run in state.runs],
         calls_in_doubt=[entry_of(codec, call, call_state(call, worker)) for call in state.calls],
         unanswered_calls=[call for call, _ in _unanswered(codec, thread_id, state)],
+        drafts=_drafts(codec, thread_id, state),
     )
 
 
@@ -64,7 +70,9 @@ async def repair(store: Store, codec: Codec, worker: Worker, thread_id: str) -> 
             for call, args in _unanswered(codec, thread_id, state)
             if not in_flight & {call.call_id, _key(thread_id, call, args)}
         ]
-        if not results or await store.append_after(thread_id, codec.encode_messages(results), state.messages[-1].seq):
+        rows = codec.encode_messages(results)
+        refuse_same_id_twice(thread_id, rows)
+        if not results or await store.append_after(thread_id, rows, state.messages[-1].seq):
             return results
     raise CheckpointerError(f"thread {thread_id!r} is being written to: repair it when its worker has ended")
 
@@ -74,6 +82,14 @@ def _open_run(run: StoredOpenRun) -> OpenRun:
     if run.owner is not None:
         state = RunState.ABANDONED if run.is_expired else RunState.LEASED
     return OpenRun(run.run_id, run.claimed_at, utc_now() - run.claimed_at, state, run.owner)
+
+
+def _drafts(codec: Codec, thread_id: str, state: StoredState) -> list[Draft]:
+    """The parts whose message is not there, by the message that they belong to."""
+    return [
+        Draft(message_id, [part_of(codec, thread_id, part) for part in parts])
+        for message_id, parts in groupby(state.draft_parts, key=attrgetter("message_id"))
+    ]
 
 
 def _unanswered(codec: Codec, thread_id: str, state: StoredState) -> list[tuple[UnansweredCall, Any]]:

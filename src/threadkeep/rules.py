@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from threadkeep import json_values
+from threadkeep import json_values, searching
 from threadkeep.errors import (
     CheckpointCorruptionError,
+    DuplicateIdError,
     LeaseHeldError,
     MessageTooLargeError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotCompletedError,
+    ThreadDeletedError,
     ToolCallInFlightError,
     ToolCallMismatchError,
     ToolCallSettledError,
@@ -23,15 +25,19 @@ from threadkeep.records import (
     CallState,
     Execution,
     Fence,
+    MessageRow,
     NewCall,
     RunRecord,
     StoredCall,
     StoredLease,
     StoredOutcome,
+    ThreadRecord,
+    UsageRow,
     Worker,
 )
 
 _Encoded = TypeVar("_Encoded", str, bytes)
+_Kind = TypeVar("_Kind", str, dict[str, Any])
 
 NO_RUN = ""
 """How the answers ledger writes "no run": no id is empty, and a key column cannot be null."""
@@ -57,6 +63,21 @@ def refuse_completed(thread_id: str, completed: Iterable[str]) -> None:
         raise RunAlreadyCompletedError(thread_id, run_id)
 
 
+def refuse_deleted(thread_id: str, deleted_at: datetime | None) -> None:
+    """A thread that was deleted softly takes no writes."""
+    if deleted_at is not None:
+        raise ThreadDeletedError(thread_id)
+
+
+def refuse_same_id_twice(thread_id: str, rows: Sequence[MessageRow]) -> None:
+    """Each message has an id of its own, also among those that come together."""
+    seen: set[str] = set()
+    for row in rows:
+        if row.message_id in seen:
+            raise DuplicateIdError(thread_id, row.message_id)
+        seen.add(row.message_id)
+
+
 def require_cutoff(thread_id: str, run_id: str, completion_seq: int | None) -> int:
     """A fork or snapshot is cut after a completed run: its completion_seq."""
     if completion_seq is None:
@@ -66,13 +87,7 @@ def require_cutoff(thread_id: str, run_id: str, completion_seq: int | None) -> i
 
 def decoded_extra(thread_id: str, stored: str) -> dict[str, Any]:
     """The extra that is stored, or CheckpointCorruptionError."""
-    try:
-        extra = json_values.decode(stored)
-    except ValueError as error:
-        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, f"extra: {error}") from error
-    if not isinstance(extra, dict):
-        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, "extra is not a JSON object")
-    return extra
+    return _decoded_column(thread_id, "extra", stored, dict)
 
 
 def merged_extra(thread_id: str, stored: str, changes: str, max_bytes: int) -> str:
@@ -84,6 +99,57 @@ def merged_extra(thread_id: str, stored: str, changes: str, max_bytes: int) -> s
 def forked_extra(thread_id: str, stored: str, metadata: str | None, max_bytes: int) -> str:
     """The extra of a fork: the source's, with the fork's metadata under "fork"."""
     return stored if metadata is None else merged_extra(thread_id, stored, f'{{"fork":{metadata}}}', max_bytes)
+
+
+def thread_record(row: Any) -> ThreadRecord:
+    """The record of a thread that is stored as this row, or CheckpointCorruptionError. None is a column's default."""
+    metadata, prompt = row.metadata, row.system_prompt
+    return ThreadRecord(
+        thread_id=row.thread_id,
+        parent_thread_id=row.parent_thread_id,
+        forked_at_seq=row.forked_at_seq,
+        last_seq=row.last_seq,
+        last_completion_seq=row.last_completion_seq,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        status=row.status,
+        title=decoded_title(row.thread_id, row.title),
+        metadata={} if metadata is None else _decoded_column(row.thread_id, "metadata", metadata, dict),
+        model_id=row.model_id or "",
+        provider_id=row.provider_id or "",
+        agent=row.agent or "default",
+        system_prompt="" if prompt is None else _decoded_column(row.thread_id, "system_prompt", prompt, str),
+        deleted_at=row.deleted_at,
+    )
+
+
+def decoded_title(thread_id: str, stored: str | None) -> str | None:
+    """The title that is stored, or CheckpointCorruptionError."""
+    return None if stored is None else _decoded_column(thread_id, "title", stored, str)
+
+
+def folded_title(thread_id: str, stored: str | None) -> str | None:
+    """The text by which a thread with this title is to be found, or None."""
+    title = decoded_title(thread_id, stored)
+    return searching.fold(title[: searching.MAX_TEXT]) or None if title else None
+
+
+def with_model_of_thread(row: UsageRow, model_id: str | None, provider_id: str | None) -> UsageRow:
+    """An answer without a model is one of the thread's own: from its provider, unless it names another."""
+    if row.model_id:
+        return row
+    return row._replace(model_id=model_id or "", provider_id=row.provider_id or provider_id or "")
+
+
+def _decoded_column(thread_id: str, name: str, stored: str, kind: type[_Kind]) -> _Kind:
+    try:
+        value = json_values.decode(stored)
+    except ValueError as error:
+        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, f"{name}: {error}") from error
+    if not isinstance(value, kind):
+        what = {dict: "object", str: "string"}[kind]
+        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, f"{name} is not a JSON {what}")
+    return value
 
 
 def within(encoded: _Encoded, what: str, max_bytes: int) -> _Encoded:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
 
 from threadkeep.records import (
     Execution,
     Fence,
     MessageRow,
     NewCall,
+    NewPart,
+    NewThread,
+    PlacedItem,
     RunRecord,
+    SearchHit,
     StoredCall,
     StoredCheckpoint,
+    StoredEntry,
+    StoredFile,
     StoredMessage,
     StoredOutcome,
+    StoredPart,
     StoredPending,
     StoredState,
     StoredThread,
+    StoredTotals,
+    ThreadQuery,
     ThreadRecord,
+    UsageRow,
     Worker,
 )
 
@@ -47,11 +57,59 @@ class Store(Protocol):
     async def clear_answers(self, thread_id: str, run_key: str, question_ids: Sequence[str] | None) -> None: ...
 
     async def get_thread(self, thread_id: str) -> ThreadRecord | None: ...
-    async def list_threads(
-        self, parent_thread_id: str | None, status: str | None, limit: int, after: ThreadRecord | None
-    ) -> list[ThreadRecord]: ...
+    async def create_thread(self, thread: NewThread) -> ThreadRecord: ...
+    async def update_thread(
+        self, thread_id: str, changes: Mapping[str, str | None], labels: Sequence[str] | None
+    ) -> ThreadRecord:
+        """Change these columns; with labels, those are the new metadata's, and they replace the old ones."""
+        ...
+
+    async def list_threads(self, query: ThreadQuery) -> list[ThreadRecord]: ...
+    async def search(
+        self, folded: str, thread_id: str | None, include_deleted: bool, limit: int
+    ) -> list[SearchHit]: ...
     async def set_status(self, thread_id: str, status: str) -> None: ...
+    async def soft_delete_thread(self, thread_id: str) -> None: ...
+    async def restore_thread(self, thread_id: str) -> None: ...
     async def delete_thread(self, thread_id: str) -> bool: ...
+
+    async def get_message(self, thread_id: str, message_id: str) -> StoredEntry | None: ...
+    async def list_messages(
+        self, thread_id: str, since: str | int, before: str | int | None, limit: int | None, reverse: bool, parts: bool
+    ) -> tuple[list[StoredEntry], list[StoredPart]]:
+        """Those between two, which are named by id or seq, and their parts if asked for."""
+        ...
+
+    async def last_summary(self, thread_id: str) -> StoredEntry | None: ...
+
+    async def append_part(self, part: NewPart) -> StoredPart: ...
+    async def update_part(
+        self, thread_id: str, message_id: str, index: int, changes: Mapping[str, Any]
+    ) -> StoredPart: ...
+    async def parts_of(self, thread_id: str, message_ids: Sequence[str]) -> list[StoredPart]:
+        """The parts of these messages: those of one together, by index."""
+        ...
+
+    async def discard_draft(self, thread_id: str, message_id: str) -> bool: ...
+
+    async def record_usage(self, row: UsageRow) -> UsageRow:
+        """Without a model, it is the thread's; the row is returned as it is stored."""
+        ...
+
+    async def get_usage(self, thread_id: str, message_id: str) -> UsageRow | None: ...
+    async def usage_totals(self, thread_id: str, by: str | None) -> list[StoredTotals]:
+        """One for each value of that column, or one for all. None at all where nothing was recorded."""
+        ...
+
+    async def context_items(self, thread_id: str) -> list[PlacedItem]: ...
+    async def load_context(self, thread_id: str) -> list[StoredMessage]: ...
+    async def swap_context(self, thread_id: str, remove: Sequence[str], summary: MessageRow) -> PlacedItem: ...
+    async def expand(self, thread_id: str, summary_id: str, deep: bool) -> list[StoredEntry]: ...
+
+    async def put_file(self, file: StoredFile) -> None: ...
+    async def file_by_content(self, content_id: str) -> StoredFile | None: ...
+    async def file_by_path(self, path: str) -> StoredFile | None: ...
+    async def delete_file(self, content_id: str) -> bool: ...
 
     async def issue_call(
         self, call: NewCall, worker: Worker, ttl: float, takes_over: bool

@@ -10,26 +10,12 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 import racing
-import threadkeep
-from racing import RACERS, SIZE, race, race_of, said
-from threadkeep.migrations.upgrading import on_connection
+from racing import RACERS, SIZE, open_untyped, race, race_of, rows, said
 from threadkeep.sql import tables
 
 pytestmark = pytest.mark.stress
-
-
-def open_checkpointer(url: str, **options: Any) -> Any:
-    """Untyped: here a missing thread is a failure, not a case."""
-    return threadkeep.open_checkpointer(url, **options)
-
-
-async def rows(url: str, *columns: Any, **where: Any) -> list[Any]:
-    """What the tables really hold."""
-    statement = sa.select(*columns).filter_by(**where)
-    return list(await on_connection(url, lambda conn: conn.execute(statement).all()))
 
 
 async def seqs(url: str, thread_id: str = "thread") -> list[int]:
@@ -39,13 +25,13 @@ async def seqs(url: str, thread_id: str = "thread") -> list[int]:
 
 async def test_each_run_is_claimed_by_one_process(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 25 * SIZE
-    async with open_checkpointer(url):
+    async with open_untyped(url):
         won = race(racers, url, racing.claim_all, rounds)
     assert sorted(number for each in won for number in each) == list(range(rounds))
 
 
 async def test_seqs_have_no_gaps_and_batches_stay_whole(url: str, racers: ProcessPoolExecutor) -> None:
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         total = sum(race(racers, url, racing.append_batches, 25 * SIZE))
         assert await seqs(url) == list(range(1, total + 1))
         texts = [message.content[0].text.split(":") for message in (await cp.load("thread")).messages]
@@ -55,7 +41,7 @@ async def test_seqs_have_no_gaps_and_batches_stay_whole(url: str, racers: Proces
 
 async def test_completion_seqs_have_no_gaps(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 15 * SIZE
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         race(racers, url, racing.run_and_complete, rounds)
         runs = await cp.runs.list("thread")
         record = await cp.threads.get("thread")
@@ -65,7 +51,7 @@ async def test_completion_seqs_have_no_gaps(url: str, racers: ProcessPoolExecuto
 
 async def test_no_key_of_extra_is_lost(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 20 * SIZE
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         race(racers, url, racing.add_keys, rounds)
         extra = (await cp.load("thread")).extra
     assert extra == {f"{racer}:{number}": number for racer in range(RACERS) for number in range(rounds)}
@@ -73,7 +59,7 @@ async def test_no_key_of_extra_is_lost(url: str, racers: ProcessPoolExecutor) ->
 
 async def test_no_message_lands_in_a_completed_run(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 10 * SIZE
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         for number in range(rounds):
             await cp.claim_run("thread", f"run {number}")
         appended = [(racing.append_until_completed, (racer, rounds)) for racer in range(1, RACERS)]
@@ -86,7 +72,7 @@ async def test_no_message_lands_in_a_completed_run(url: str, racers: ProcessPool
 
 async def test_forks_hold_whole_runs_while_others_append(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 8 * SIZE
-    async with open_checkpointer(url):
+    async with open_untyped(url):
         runs = [(racing.run_and_complete, (racer, rounds)) for racer in (0, 1)]
         forks = [(racing.fork_completed, (racer, 2 * rounds)) for racer in (2, 3)]
         *_, first, second = race_of(racers, url, [*runs, *forks])
@@ -105,7 +91,7 @@ async def prepare_two_threads(cp: Any) -> None:
 
 async def test_opposite_forks_do_not_block_each_other(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 15 * SIZE
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         await prepare_two_threads(cp)
         assert race(racers, url, racing.fork_across, rounds) == [rounds] * RACERS
         assert (await cp.load("left")).messages == [said("left", "run")]
@@ -113,7 +99,7 @@ async def test_opposite_forks_do_not_block_each_other(url: str, racers: ProcessP
 
 async def test_each_fork_target_goes_to_one_process(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 15 * SIZE
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         await prepare_two_threads(cp)
         won = race(racers, url, racing.fork_to_same, rounds)
         assert sorted(number for each in won for number in each) == list(range(rounds))
@@ -126,7 +112,7 @@ async def test_each_fork_target_goes_to_one_process(url: str, racers: ProcessPoo
 
 async def test_a_deleted_thread_leaves_nothing_and_starts_anew(url: str, racers: ProcessPoolExecutor) -> None:
     rounds = 15 * SIZE
-    async with open_checkpointer(url) as cp:
+    async with open_untyped(url) as cp:
         writes = [(racing.write_everything, (racer, rounds)) for racer in (0, 1)]
         deletes = [(racing.delete_again_and_again, (racer, 4 * rounds)) for racer in (2, 3)]
         race_of(racers, url, [*writes, *deletes])
@@ -147,7 +133,7 @@ async def test_a_killed_process_leaves_whole_appends_and_no_lock(url: str) -> No
         "        await racing.append_forever(cp, 0)\n"
         "asyncio.run(main())\n"
     )
-    async with open_checkpointer(url, lock_timeout=30) as cp:
+    async with open_untyped(url, lock_timeout=30) as cp:
         for _ in range(3 * SIZE):
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             with subprocess.Popen([sys.executable, "-c", program], env=environment) as writer:

@@ -80,7 +80,9 @@ def schema_of(conn: sa.Connection) -> dict[str, Any]:
                 for column in seen.get_columns(table)
             },
             "key": seen.get_pk_constraint(table)["constrained_columns"],
-            "indexes": sorted((index["name"], index["column_names"]) for index in seen.get_indexes(table)),
+            "indexes": sorted(
+                (index["name"], index["column_names"], index["unique"]) for index in seen.get_indexes(table)
+            ),
             "foreign keys": sorted(
                 (key["constrained_columns"], key["referred_table"], key["options"].get("ondelete"))
                 for key in seen.get_foreign_keys(table)
@@ -119,11 +121,27 @@ async def prove_that_it_works(place: Place, engine: AsyncEngine | None = None) -
         await checkpointer.append("thread", [UserMessage(content=[TextContent(text="hello")], run_id="run")])
         await checkpointer.mark_run_complete("thread", "run")
         await checkpointer.save_hitl_answer("thread", "question", True)
+        await checkpointer.ledger.issue("thread", "call", "tool", {})
+        await checkpointer.checkpoints.save("thread")
+        await _use_the_log(checkpointer)
         await checkpointer.fork("thread", "copy", after_run_id="run")
         data = await checkpointer.load("copy")
         assert [message.content[0].text for message in data.messages] == ["hello"]
         assert await checkpointer.threads.delete("copy")
         assert await checkpointer.threads.delete("thread")
+
+
+async def _use_the_log(checkpointer: Any) -> None:
+    await checkpointer.threads.update("thread", title="Greetings", metadata={"kind": "test"})
+    assert [hit.thread_id for hit in await checkpointer.threads.search("greet")] == ["thread"]
+    assert [record.thread_id for record in await checkpointer.threads.list(metadata={"kind": "test"})] == ["thread"]
+    (message,) = await checkpointer.messages.list("thread")
+    await checkpointer.parts.append("thread", message.message_id, "text", "hello")
+    await checkpointer.usage.record("thread", message, input_tokens=1)
+    item = await checkpointer.context.swap("thread", [message], UserMessage(content=[TextContent(text="A greeting.")]))
+    assert await checkpointer.context.items("thread") == [item]
+    reference = await checkpointer.files.put("notes.txt", content=b"notes")
+    assert await checkpointer.files.delete(reference.content_id)
 
 
 async def version_rows(place: Place) -> Sequence[tuple[Any, ...]]:

@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parents[1] / "golden" / "v3"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text())
 WITH_MESSAGES = [thread_id for thread_id, thread in EXPECTED.items() if thread["messages"]]
 ASKED = next(thread["pending"][0] for thread in EXPECTED.values() if thread["pending"])
+SINCE_THEN = {"run_id": None, "message_id": None}
+"""What messages have now, and had not when these were written."""
 ONLY_OF_MYSQL = "utf8mb4_0900_ai_ci"
 
 
@@ -86,11 +88,14 @@ async def prove_that_nothing_was_lost(place: Place) -> None:
         assert set(records) == set(EXPECTED)
         for thread_id, expected in EXPECTED.items():
             data = await cp.load(thread_id)
-            written = [{**message, "run_id": None} for message in expected["messages"]]
+            written = [{**message, **SINCE_THEN} for message in expected["messages"]]
             assert same([message.model_dump(mode="json") for message in data.messages], written), thread_id
             assert same(data.extra, expected["extra"]), thread_id
             assert data.parent_thread_id is None
             assert records[thread_id].last_seq == len(written)
+            log = await cp.messages.list(thread_id)
+            assert [record.message_id for record in log] == [f"#{seq}" for seq in range(1, len(written) + 1)], thread_id
+            assert [record.message for record in log] == await cp.context.load(thread_id) == data.messages
             pending = await cp.load_pending(thread_id)
             if expected["pending"] is None:
                 assert pending is None, thread_id
@@ -110,10 +115,15 @@ async def prove_that_legacy_threads_go_on(place: Place) -> None:
             await cp.append(thread_id, [_said("after it", "another")])
             record = await cp.threads.get(thread_id)
             assert (record.last_seq, record.last_completion_seq) == (len(before) + 2, 1)
+            log = await cp.messages.list(thread_id)
+            for each in (log[0], log[-1]):
+                assert await cp.messages.get(thread_id, each.message_id) == each
 
             await cp.fork(thread_id, f"fork of {thread_id}", after_run_id="new run")
             forked = await cp.load(f"fork of {thread_id}")
             assert forked.messages == [*before, _said("hello", "new run")]
+            copied = await cp.messages.list(f"fork of {thread_id}")
+            assert [each.message_id for each in copied] == [each.message_id for each in log[:-1]]
             assert (await cp.threads.get(f"fork of {thread_id}")).forked_at_seq == len(before) + 1
             await cp.append(f"fork of {thread_id}", [_said("onwards", None)])
             assert (await cp.load(f"fork of {thread_id}")).messages == [*forked.messages, _said("onwards", None)]

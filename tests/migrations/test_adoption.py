@@ -47,7 +47,7 @@ async def by_alembic(place: Place) -> None:
 
 async def by_command_line(place: Place) -> None:
     out = (await asyncio.to_thread(run_well, "upgrade", place.url)).out
-    assert "took over cubepi's schema 3: it is now version 1006, with 23 threads, 422 messages" in out
+    assert "took over cubepi's schema 3: it is now version 1007, with 23 threads, 422 messages" in out
 
 
 @pytest.mark.parametrize("way", [by_upgrade, by_upgrade_of_an_engine, by_alembic, by_command_line])
@@ -237,7 +237,9 @@ async def test_it_tells_how_far_it_is(v3: Place) -> None:
 
     await threadkeep.upgrade(v3.url, progress=progress)
     steps = [(done, total) for _, done, total, within in told if not within]
-    assert steps == [(number, steps[0][1]) for number in range(steps[0][1] + 1)]
+    totals = [total for done, total in steps if done == 0]  # each revision that takes a while counts its own
+    assert steps == [(number, total) for total in totals for number in range(total + 1)]
+    assert "building the index on the ids of messages" in [name for name, *_ in told]
     assert all(name for name, done, total, within in told if not within and done < total)
     rows = [(done, total) for _, done, total, within in told if within]
     assert rows

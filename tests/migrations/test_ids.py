@@ -10,7 +10,15 @@ import threadkeep
 from cli.program import run as run_command
 from cli.program import run_well
 from migrations.databases import Place, drift_of
-from migrations.golden import EXPECTED, WITH_MESSAGES, add_thread, everything, prove_that_nothing_was_lost, put_v3
+from migrations.golden import (
+    EXPECTED,
+    SINCE_THEN,
+    WITH_MESSAGES,
+    add_thread,
+    everything,
+    prove_that_nothing_was_lost,
+    put_v3,
+)
 from migrations.program import alembic, alembic_well
 from threadkeep import CubepiSchemaMismatch
 from threadkeep.ids import check_id
@@ -82,7 +90,7 @@ async def test_renamed_they_keep_everything(spoilt: Place, way: str) -> None:
     async with spoilt.checkpointer() as cp:
         for old in (SPACED, LONG, CONTROL):
             data = await cp.load(renamed[old])
-            written = [{**message, "run_id": None} for message in THREAD["messages"]]
+            written = [{**message, **SINCE_THEN} for message in THREAD["messages"]]
             assert same([message.model_dump(mode="json") for message in data.messages], written)
             assert same(data.extra, THREAD["extra"])
         assert await cp.load_pending(renamed[SPACED]) is None

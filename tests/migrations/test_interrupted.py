@@ -13,7 +13,7 @@ from migrations.golden import everything, prove_that_legacy_threads_go_on, prove
 from migrations.program import killed_upgrades
 from servers import fresh_database
 
-POINTS = (2, 12, 20, 99)
+POINTS = (2, 20, 45, 999)
 """Where an upgrade that is one transaction is killed: before so many changes, the last of them at the commit."""
 EACH = "THREADKEEP_STRESS" in os.environ
 
@@ -27,7 +27,7 @@ async def leave_empty(place: Place) -> None:
 @pytest.mark.parametrize(
     ("fill", "statements", "step"),
     # A few more statements than it takes, so that the last are killed at the end. A v3 database takes a while to make.
-    [(leave_empty, 36, 1 if EACH else 7), (put_v3, 58, 1 if EACH else 9)],
+    [(leave_empty, 59, 1 if EACH else 11), (put_v3, 81, 1 if EACH else 11)],
 )
 async def test_on_mysql_running_it_again_finishes_it(
     kind: str, fill: Callable[[Place], Awaitable[None]], statements: int, step: int
@@ -90,7 +90,7 @@ async def test_a_file_that_is_killed_while_it_opens_stays_cubepis(sqlite_place: 
     """`async with SQLiteCheckpointer(path)` is an upgrade too, on a connection of its own."""
     await put_v3(sqlite_place)
     before = await sqlite_place.run(everything)
-    for statement in (5, 15, 25, 99):
+    for statement in (5, 25, 45, 999):
         killed_upgrades((str(sqlite_place.path), statement))
         assert await sqlite_place.run(everything) == before
     await prove_that_nothing_was_lost(sqlite_place)

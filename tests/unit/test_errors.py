@@ -17,16 +17,22 @@ from threadkeep.errors import (
     CubepiSchemaError,
     CubepiSchemaMismatch,
     CubepiSchemaUninitialized,
+    DuplicateIdError,
+    ImmutableFieldError,
     InvalidIdError,
     LeaseHeldError,
     LeaseLostError,
+    MessageNotFoundError,
     MessageTooLargeError,
     OutcomeUnknownError,
+    PartNotFoundError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotClaimedError,
     RunNotCompletedError,
+    StaleContextError,
     ThreadAlreadyExistsError,
+    ThreadDeletedError,
     ThreadNotFoundError,
     ToolCallInFlightError,
     ToolCallInterruptedError,
@@ -40,12 +46,14 @@ from threadkeep.errors import (
 THREAD = {"thread_id": "thread-1"}
 RUN = {"thread_id": "thread-1", "run_id": "run-{2}"}
 CALL = {"thread_id": "thread-1", "call_id": "call-{3}"}
+MESSAGE = {"thread_id": "thread-1", "message_id": "message-{4}"}
 TEXT = "what happened"
 
 # Each class with the ids it carries, in the order it takes them; a list is a text it takes as it is.
 CLASSES: list[tuple[type[Exception], dict[str, Any] | list[str]]] = [
     (ThreadNotFoundError, THREAD),
     (ThreadAlreadyExistsError, THREAD),
+    (ThreadDeletedError, THREAD),
     (RunNotClaimedError, RUN),
     (RunNotCompletedError, RUN),
     (RunAlreadyClaimedError, RUN),
@@ -57,6 +65,11 @@ CLASSES: list[tuple[type[Exception], dict[str, Any] | list[str]]] = [
     (ToolCallInterruptedError, CALL),
     (ToolCallSettledError, {**CALL, "state": "completed"}),
     (ToolCallMismatchError, CALL),
+    (MessageNotFoundError, MESSAGE),
+    (DuplicateIdError, MESSAGE),
+    (PartNotFoundError, {**MESSAGE, "index": 3}),
+    (ImmutableFieldError, {"name": "content"}),
+    (StaleContextError, {"thread_id": "thread-1", "message_ids": ["message-{4}", "#5"]}),
     (CompletionMarkerFailedError, {**RUN, "cause": OSError("the disk is full")}),
     (CheckpointCorruptionError, {"table": "cubepi_messages", "key": {"thread_id": "t", "seq": 7}, "reason": "no JSON"}),
     (InvalidIdError, {"name": "thread_id", "value": " edge", "reason": "it begins or ends with white space"}),
@@ -75,6 +88,12 @@ OF_AN_OPERATION: set[type[Exception]] = {
     CheckpointerLockTimeoutError,
     CheckpointCorruptionError,
     CompletionMarkerFailedError,
+    DuplicateIdError,
+    ImmutableFieldError,
+    MessageNotFoundError,
+    PartNotFoundError,
+    StaleContextError,
+    ThreadDeletedError,
     InvalidIdError,
     LeaseHeldError,
     LeaseLostError,

@@ -36,6 +36,8 @@ async def differences(cp: Any, place: Place, written: dict[str, Any]) -> list[st
                 trouble.append(f"{thread_id!r} cannot be read: {error}")
                 continue
             seen["message seqs"] = (thread["seqs"], [seq for seq, _ in stored.get(thread_id, [])])
+            ids = [record.message_id for record in await cp.messages.list(thread_id)]
+            seen["message ids"] = ([f"#{seq}" for seq in thread["seqs"]], ids)
             seen["message times"] = _times(thread["message_times"], stored.get(thread_id, []))
             trouble += [
                 f"{thread_id!r}, {what}: {_first_difference(expected, got)}"

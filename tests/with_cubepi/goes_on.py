@@ -81,6 +81,24 @@ async def prove_that_its_questions_can_be_answered(cp: Any, threads: dict[str, A
             assert await cp.load_pending(thread_id) is None
 
 
+async def prove_that_its_messages_can_be_compacted(cp: Any, threads: dict[str, Any]) -> None:
+    """Those that an old release wrote are called by their seqs, and those of ours by their ids."""
+    for thread_id in threads:
+        log = await cp.messages.list(thread_id)
+        items = await cp.context.items(thread_id)
+        assert [item.message_id for item in items] == [record.message_id for record in log]
+        for record in (log[0], log[-1]):
+            assert await cp.messages.get(thread_id, record.message_id) == record
+
+        summary = await cp.context.swap(thread_id, items[:-1], said("what was said before"))
+        assert await cp.context.items(thread_id) == [summary, items[-1]]
+        assert await cp.context.expand(thread_id, summary) == log[:-1]
+        assert (await cp.load(thread_id)).messages == [record.message for record in log]
+        await cp.threads.update(thread_id, title="from cubepi", metadata={"old": True})
+        await cp.parts.append(thread_id, "a draft", "text", "half a")
+        await cp.usage.record(thread_id, log[-1], input_tokens=1)
+
+
 async def prove_that_every_row_can_be_deleted(cp: Any, place: Place) -> None:
     """Parents before their forks and after them, whatever keys an adopted table has kept."""
     for record in await cp.threads.list(limit=10_000):

@@ -12,6 +12,7 @@ from with_cubepi.contents import rows_of, schema_of
 from with_cubepi.goes_on import (
     prove_that_every_row_can_be_deleted,
     prove_that_every_thread_goes_on,
+    prove_that_its_messages_can_be_compacted,
     prove_that_its_questions_can_be_answered,
     prove_that_its_runs_go_on,
 )
@@ -35,6 +36,7 @@ async def prove_that_it_goes_on(place: Place, written: dict[str, Any]) -> None:
         await prove_that_every_thread_goes_on(cp, written["threads"])
         await prove_that_its_runs_go_on(cp, written["threads"])
         await prove_that_its_questions_can_be_answered(cp, written["threads"])
+        await prove_that_its_messages_can_be_compacted(cp, written["threads"])
         await prove_that_every_row_can_be_deleted(cp, place)
 
 

@@ -15,6 +15,7 @@ from threadkeep.frontdoor import CheckpointerMethods
 from threadkeep.heartbeats import Heartbeats
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.migrations.upgrading import one_at_a_time, upgrade_connection
+from threadkeep.searching import Searchable
 from threadkeep.sql import dialects, engines
 from threadkeep.sql.connections import Connections, EngineConnections, on
 from threadkeep.sql.database import Database, Joined
@@ -58,6 +59,7 @@ class SQLCheckpointer(CheckpointerMethods):
         max_value_bytes: int,
         lock_timeout: float,
         owner: str | None,
+        searchable: Searchable,
     ) -> None:
         if lock_timeout <= 0:
             raise ValueError("lock_timeout must be positive")
@@ -66,7 +68,7 @@ class SQLCheckpointer(CheckpointerMethods):
         self._engine = engine
         self._lock_timeout = lock_timeout
         self._opened = _Opened()
-        codec = Codec(message_type, request_type, max_value_bytes)
+        codec = Codec(message_type, request_type, max_value_bytes, searchable)
         super().__init__(SQLStore(self._opened, self._hooks, max_value_bytes), codec, Heartbeats(owner))
 
     def _own_connections(self) -> Connections:
@@ -157,6 +159,7 @@ class SQLiteCheckpointer(SQLCheckpointer):
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         lock_timeout: float = 5.0,
         owner: str | None = None,
+        searchable: Searchable = False,
     ) -> None:
         super().__init__(
             db_path if isinstance(db_path, AsyncEngine) else None,
@@ -165,6 +168,7 @@ class SQLiteCheckpointer(SQLCheckpointer):
             max_value_bytes=max_value_bytes,
             lock_timeout=lock_timeout,
             owner=owner,
+            searchable=searchable,
         )
         self._path = db_path
 
@@ -197,6 +201,7 @@ class _ServerCheckpointer(SQLCheckpointer):
         max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         lock_timeout: float = 5.0,
         owner: str | None = None,
+        searchable: Searchable = False,
     ) -> None:
         super().__init__(
             dsn if isinstance(dsn, AsyncEngine) else None,
@@ -205,6 +210,7 @@ class _ServerCheckpointer(SQLCheckpointer):
             max_value_bytes=max_value_bytes,
             lock_timeout=lock_timeout,
             owner=owner,
+            searchable=searchable,
         )
         if not 0 <= min_pool_size <= max_pool_size or max_pool_size < 1:
             raise ValueError("pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1")

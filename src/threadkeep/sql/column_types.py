@@ -32,6 +32,11 @@ def short_name() -> sa.types.TypeEngine[str]:
     return sa.Text().with_variant(mysql.VARCHAR(32, **_EXACT), *_MYSQL)
 
 
+def short_hash() -> sa.types.TypeEngine[str]:
+    """A SHA-256 in hexadecimal."""
+    return sa.Text().with_variant(mysql.CHAR(64, charset="ascii", collation="ascii_bin"), *_MYSQL)
+
+
 def json_text() -> sa.types.TypeEngine[str]:
     """JSON that must come back as it went in: text, because servers rewrite, round or refuse their own JSON types."""
     return sa.Text().with_variant(mysql.LONGTEXT(**_EXACT), *_MYSQL)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
@@ -12,15 +12,25 @@ from threadkeep.records import (
     Fence,
     MessageRow,
     NewCall,
+    NewPart,
+    NewThread,
+    PlacedItem,
     RunRecord,
+    SearchHit,
     StoredCall,
     StoredCheckpoint,
+    StoredEntry,
+    StoredFile,
     StoredMessage,
     StoredOutcome,
+    StoredPart,
     StoredPending,
     StoredState,
     StoredThread,
+    StoredTotals,
+    ThreadQuery,
     ThreadRecord,
+    UsageRow,
     Worker,
 )
 from threadkeep.sql.database import Joined, Runner
@@ -28,15 +38,20 @@ from threadkeep.sql.dialects import Hooks
 from threadkeep.sql.operations import (
     answers,
     checkpoints,
+    context,
     extras,
+    files,
     forks,
     leases,
     ledger,
+    log,
     messages,
+    parts,
     pending,
     resuming,
     runs,
     threads,
+    usage,
 )
 
 P = ParamSpec("P")
@@ -123,16 +138,87 @@ class SQLStore:
     async def get_thread(self, thread_id: str) -> ThreadRecord | None:
         return await self._read(threads.get_thread, thread_id)
 
-    async def list_threads(
-        self, parent_thread_id: str | None, status: str | None, limit: int, after: ThreadRecord | None
-    ) -> list[ThreadRecord]:
-        return await self._read(threads.list_threads, parent_thread_id, status, limit, after)
+    async def create_thread(self, thread: NewThread) -> ThreadRecord:
+        return await self._write(threads.create_thread, thread)
+
+    async def update_thread(
+        self, thread_id: str, changes: Mapping[str, str | None], labels: Sequence[str] | None
+    ) -> ThreadRecord:
+        return await self._write(threads.update_thread, thread_id, changes, labels)
+
+    async def list_threads(self, query: ThreadQuery) -> list[ThreadRecord]:
+        return await self._read(threads.list_threads, query)
+
+    async def search(self, folded: str, thread_id: str | None, include_deleted: bool, limit: int) -> list[SearchHit]:
+        return await self._read(threads.search, folded, thread_id, include_deleted, limit)
+
+    async def soft_delete_thread(self, thread_id: str) -> None:
+        await self._write(threads.soft_delete_thread, thread_id)
+
+    async def restore_thread(self, thread_id: str) -> None:
+        await self._write(threads.restore_thread, thread_id)
 
     async def set_status(self, thread_id: str, status: str) -> None:
         await self._write(threads.set_status, thread_id, status)
 
     async def delete_thread(self, thread_id: str) -> bool:
         return await self._write(threads.delete_thread, thread_id)
+
+    async def get_message(self, thread_id: str, message_id: str) -> StoredEntry | None:
+        return await self._read(log.get_message, thread_id, message_id)
+
+    async def list_messages(
+        self, thread_id: str, since: str | int, before: str | int | None, limit: int | None, reverse: bool, parts: bool
+    ) -> tuple[list[StoredEntry], list[StoredPart]]:
+        return await self._read(log.list_messages, thread_id, since, before, limit, reverse, parts)
+
+    async def last_summary(self, thread_id: str) -> StoredEntry | None:
+        return await self._read(log.last_summary, thread_id)
+
+    async def append_part(self, part: NewPart) -> StoredPart:
+        return await self._write(parts.append, part)
+
+    async def update_part(self, thread_id: str, message_id: str, index: int, changes: Mapping[str, Any]) -> StoredPart:
+        return await self._write(parts.update, thread_id, message_id, index, changes)
+
+    async def parts_of(self, thread_id: str, message_ids: Sequence[str]) -> list[StoredPart]:
+        return await self._read(parts.of, thread_id, message_ids)
+
+    async def discard_draft(self, thread_id: str, message_id: str) -> bool:
+        return await self._write(parts.discard, thread_id, message_id)
+
+    async def record_usage(self, row: UsageRow) -> UsageRow:
+        return await self._write(usage.record, row)
+
+    async def get_usage(self, thread_id: str, message_id: str) -> UsageRow | None:
+        return await self._read(usage.get, thread_id, message_id)
+
+    async def usage_totals(self, thread_id: str, by: str | None) -> list[StoredTotals]:
+        return await self._read(usage.totals, thread_id, by)
+
+    async def context_items(self, thread_id: str) -> list[PlacedItem]:
+        return await self._read(context.items, thread_id)
+
+    async def load_context(self, thread_id: str) -> list[StoredMessage]:
+        return await self._read(context.load, thread_id)
+
+    async def swap_context(self, thread_id: str, remove: Sequence[str], summary: MessageRow) -> PlacedItem:
+        return await self._write(context.swap, thread_id, remove, summary)
+
+    async def expand(self, thread_id: str, summary_id: str, deep: bool) -> list[StoredEntry]:
+        return await self._read(context.expand, thread_id, summary_id, deep)
+
+    async def put_file(self, file: StoredFile) -> None:
+        await self._write(files.put, file)
+
+    async def file_by_content(self, content_id: str) -> StoredFile | None:
+        return await self._read(files.by_content, content_id)
+
+    async def file_by_path(self, path: str) -> StoredFile | None:
+        return await self._read(files.by_path, path)
+
+    async def delete_file(self, content_id: str) -> bool:
+        return await self._write(files.delete, content_id)
 
     async def issue_call(self, call: NewCall, worker: Worker, ttl: float, takes_over: bool) -> tuple[StoredCall, bool]:
         return await self._write(ledger.issue, call, worker, ttl, takes_over)

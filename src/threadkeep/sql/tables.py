@@ -13,13 +13,14 @@ from threadkeep.sql.column_types import (
     json_text,
     payload_type,
     role_type,
+    short_hash,
     short_name,
     utc_time,
 )
 
 metadata = sa.MetaData()
 
-SCHEMA_VERSION = 1006
+SCHEMA_VERSION = 1007
 """Numbers of ours start at 1004: no cubepi release takes such a number for its own."""
 
 
@@ -52,6 +53,16 @@ threads = sa.Table(
     sa.Column("status", short_name(), nullable=False, server_default="active"),
     sa.Column("last_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("last_token", sa.BigInteger, nullable=False, server_default="0"),
+    # Null where nobody has said anything: no server rewrites a table for such a column.
+    sa.Column("title", json_text()),
+    sa.Column("metadata", json_text()),
+    sa.Column("model_id", id_type()),
+    sa.Column("provider_id", id_type()),
+    sa.Column("agent", id_type()),
+    sa.Column("system_prompt", json_text()),
+    sa.Column("deleted_at", utc_time()),
+    # How far the log has been compacted: what comes after it is in the context window by itself.
+    sa.Column("compacted_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("ix_cubepi_threads_status", "status", "created_at", "thread_id"),
     sa.Index("ix_cubepi_threads_created", "created_at", "thread_id"),
     sa.Index("ix_cubepi_threads_parent", "parent_thread_id", "created_at", "thread_id"),
@@ -70,8 +81,11 @@ messages = sa.Table(
     sa.Column("metadata", json_mirror(), nullable=False),
     # Null where cubepi wrote the row on MySQL: its own time stands in a column beside, which no upgrade rewrites.
     sa.Column("created_at", utc_time()),
+    # Null in rows from before messages had ids: such a message is called by its seq.
+    sa.Column("message_id", id_type()),
     _of_thread("fk_cubepi_messages_thread"),
     sa.Index("ix_cubepi_messages_thread_run", "thread_id", "run_id"),
+    sa.Index("ix_cubepi_messages_thread_message", "thread_id", "message_id", unique=True),
 )
 
 runs = sa.Table(
@@ -163,6 +177,114 @@ leases = sa.Table(
     _of_thread("fk_cubepi_leases_thread"),
 )
 
+thread_labels = sa.Table(
+    "cubepi_thread_labels",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    # A hash of one key and its value in the thread's metadata: fixed in length, and equal only for equal JSON.
+    sa.Column("label", short_hash(), primary_key=True),
+    _of_thread("fk_cubepi_thread_labels_thread"),
+    # For a question that names no thread: which ones have this in their metadata?
+    sa.Index("ix_cubepi_thread_labels_label", "label", "thread_id"),
+)
+
+search_texts = sa.Table(
+    "cubepi_search_texts",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    # Of the message; 0 for the thread's title.
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("folded", json_text(), nullable=False),
+    _of_thread("fk_cubepi_search_texts_thread"),
+)
+
+parts = sa.Table(
+    "cubepi_parts",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    # Of a message that may not be there yet.
+    sa.Column("message_id", id_type(), primary_key=True),
+    sa.Column("part_index", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("part_type", id_type(), nullable=False),
+    sa.Column("content", json_text(), nullable=False),
+    sa.Column("tool_name", id_type()),
+    sa.Column("tool_call_id", id_type()),
+    sa.Column("tool_state", id_type()),
+    sa.Column("started_at", utc_time()),
+    sa.Column("completed_at", utc_time()),
+    sa.Column("compacted_at", utc_time()),
+    sa.Column("output", json_text()),
+    sa.Column("error", json_text()),
+    sa.Column("token_estimate", sa.BigInteger, nullable=False),
+    sa.Column("created_at", utc_time(), nullable=False),
+    _of_thread("fk_cubepi_parts_thread"),
+)
+
+usage = sa.Table(
+    "cubepi_usage",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    sa.Column("message_id", id_type(), primary_key=True),
+    sa.Column("run_id", id_type()),
+    sa.Column("model_id", id_type(), nullable=False),
+    sa.Column("provider_id", id_type(), nullable=False),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cache_read_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cache_write_tokens", sa.BigInteger, nullable=False),
+    # In billionths of a dollar: sums of whole numbers are exact, on every server.
+    sa.Column("cost", sa.BigInteger, nullable=False),
+    sa.Column("finish_reason", id_type(), nullable=False),
+    _of_thread("fk_cubepi_usage_thread"),
+)
+
+summaries = sa.Table(
+    "cubepi_summaries",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    # 1, 2, 3, …; greater than those of the summaries that it stands for.
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("message_id", id_type(), nullable=False),
+    sa.Column("role", role_type(), nullable=False),
+    sa.Column("run_id", id_type()),
+    sa.Column("format", sa.SmallInteger, nullable=False),
+    sa.Column("payload", payload_type(), nullable=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    # What it stands for: see `windows.Replaced`.
+    sa.Column("replaces", json_text(), nullable=False),
+    sa.Column("created_at", utc_time(), nullable=False),
+    _of_thread("fk_cubepi_summaries_thread"),
+    sa.Index("ix_cubepi_summaries_thread_message", "thread_id", "message_id", unique=True),
+)
+
+context = sa.Table(
+    "cubepi_context",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    # The seq of the message; of a summary, that of the first message it stands for.
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    # Of the summary that stands here; null for a message that stayed.
+    sa.Column("number", sa.BigInteger),
+    _of_thread("fk_cubepi_context_thread"),
+)
+
+files = sa.Table(
+    "cubepi_files",
+    metadata,
+    # The one table that belongs to no thread: the same file is met in many.
+    sa.Column("content_id", id_type(), primary_key=True),
+    # A hash of the path, which may be longer than a key can be.
+    sa.Column("path_key", short_hash(), primary_key=True),
+    sa.Column("path", json_text(), nullable=False),
+    sa.Column("media_type", id_type(), nullable=False),
+    sa.Column("size", sa.BigInteger),
+    sa.Column("token_count", sa.BigInteger),
+    sa.Column("summary", json_text(), nullable=False),
+    sa.Column("metadata", json_text(), nullable=False),
+    sa.Column("stored_at", utc_time(), nullable=False),
+    sa.Index("ix_cubepi_files_path", "path_key", "stored_at"),
+)
+
 schema_version = sa.Table(
     "cubepi_schema_version",
     metadata,
@@ -170,5 +292,19 @@ schema_version = sa.Table(
     sa.Column("oldest_library", sa.String(32), nullable=False),
 )
 
-OF_A_THREAD = (messages, runs, pending, hitl_answers, tool_calls, checkpoints, leases)
+OF_A_THREAD = (
+    messages,
+    runs,
+    pending,
+    hitl_answers,
+    tool_calls,
+    checkpoints,
+    leases,
+    thread_labels,
+    search_texts,
+    parts,
+    usage,
+    summaries,
+    context,
+)
 """What a deleted thread takes with it."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from threadkeep import rules
 from threadkeep.errors import CheckpointerError
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
 from threadkeep.sql.tables import threads
@@ -37,7 +38,7 @@ class Failure(Enum):
 
 def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
     statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(values)
-    return statement.returning(threads.c.thread_id, *columns)
+    return statement.returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
 
 
 class Hooks:
@@ -80,16 +81,27 @@ class Hooks:
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         """Limit lock waits for the rest of this transaction, where no setting of the connection does."""
 
-    # ---- the thread's row: its lock and its counters ---------------------------------------------------------
+    # ---- the thread's row: its lock and its counters. One that was deleted softly raises ThreadDeletedError --
 
     def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
         """Lock the thread, creating it when needed; return these columns of it."""
-        return conn.execute(self._upsert(*columns), {"thread": thread_id, "count": 0, "now": now}).one()
+        row = conn.execute(self._upsert(*columns), {"thread": thread_id, "count": 0, "now": now}).one()
+        rules.refuse_deleted(thread_id, row.deleted)
+        return row
 
-    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
+    def lock(
+        self,
+        conn: sa.Connection,
+        thread_id: str,
+        now: datetime,
+        *columns: sa.Column[Any],
+        even_deleted: bool = False,
+    ) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
-        statement = _lock({"updated_at": NOW}, *columns)
-        return conn.execute(statement, {"thread": thread_id, "now": now}).one_or_none()
+        row = conn.execute(_lock({"updated_at": NOW}, *columns), {"thread": thread_id, "now": now}).one_or_none()
+        if row is not None and not even_deleted:
+            rules.refuse_deleted(thread_id, row.deleted)
+        return row
 
     def lock_unchanged(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any | None:
         """The same, but the row keeps its values.
@@ -97,12 +109,17 @@ class Hooks:
         It is written all the same: a transaction with an older snapshot shall learn that something happened here.
         """
         statement = _lock({"last_seq": threads.c.last_seq}, *columns)
-        return conn.execute(statement, {"thread": thread_id}).one_or_none()
+        row = conn.execute(statement, {"thread": thread_id}).one_or_none()
+        if row is not None:
+            rules.refuse_deleted(thread_id, row.deleted)
+        return row
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
         statement = self._upsert(threads.c.last_seq)
-        last_seq: int = conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one().last_seq
+        row = conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one()
+        rules.refuse_deleted(thread_id, row.deleted)
+        last_seq: int = row.last_seq
         return last_seq
 
     @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program
@@ -114,7 +131,7 @@ class Hooks:
                 index_elements=[threads.c.thread_id],
                 set_={"last_seq": threads.c.last_seq + COUNT, "updated_at": NOW},
             )
-            .returning(threads.c.thread_id, *columns)
+            .returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
         )
 
     # ---- time ------------------------------------------------------------------------------------------------

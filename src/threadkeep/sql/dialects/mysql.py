@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from threadkeep import rules
 from threadkeep.errors import CheckpointerLockTimeoutError
 from threadkeep.sql.dialects.base import Failure, Hooks
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
@@ -26,9 +27,14 @@ _UPGRADE_LOCK_SECONDS = 600
 _UPSERT = (
     mysql.insert(threads)
     .values(thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW)
-    .on_duplicate_key_update(last_seq=sa.func.last_insert_id(threads.c.last_seq + COUNT), updated_at=NOW)
+    .on_duplicate_key_update(
+        # 0 for a thread that was deleted softly. It is not kept: what asked for it is rolled back.
+        last_seq=sa.func.last_insert_id(sa.case((threads.c.deleted_at.is_(None), threads.c.last_seq + COUNT), else_=0)),
+        updated_at=NOW,
+    )
 )
 _TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
+_TOUCH_LIVING = _TOUCH.where(threads.c.deleted_at.is_(None))
 
 
 class MySQLHooks(Hooks):
@@ -59,17 +65,31 @@ class MySQLHooks(Hooks):
         self.allocate(conn, thread_id, 0, now)
         return self._read_locked(conn, thread_id, *columns)
 
-    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
-        if conn.execute(_TOUCH, {"thread": thread_id, "now": now}).rowcount == 0:
-            return None
+    def lock(
+        self,
+        conn: sa.Connection,
+        thread_id: str,
+        now: datetime,
+        *columns: sa.Column[Any],
+        even_deleted: bool = False,
+    ) -> Any | None:
+        touch = _TOUCH if even_deleted else _TOUCH_LIVING
+        if conn.execute(touch, {"thread": thread_id, "now": now}).rowcount == 0:
+            return None if even_deleted else self.lock_unchanged(conn, thread_id, *columns)
         return self._read_locked(conn, thread_id, *columns)
 
     def lock_unchanged(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any | None:
-        statement = sa.select(threads.c.thread_id, *columns).where(threads.c.thread_id == thread_id)
-        return conn.execute(statement.with_for_update()).one_or_none()
+        named = (threads.c.thread_id, threads.c.deleted_at.label("deleted"))
+        statement = sa.select(*named, *columns).where(threads.c.thread_id == thread_id)
+        row = conn.execute(statement.with_for_update()).one_or_none()
+        if row is not None:
+            rules.refuse_deleted(thread_id, row.deleted)
+        return row
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         last_seq: int = conn.execute(_UPSERT, {"thread": thread_id, "count": count, "now": now}).lastrowid
+        if last_seq == 0:
+            self.lock_unchanged(conn, thread_id)  # it is empty, or was deleted softly
         return last_seq
 
     def _read_locked(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any:

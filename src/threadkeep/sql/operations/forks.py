@@ -11,10 +11,11 @@ from threadkeep import rules
 from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import StoredMessage
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.operations import context
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
 from threadkeep.sql.operations.runs import completion_seq_of
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
-from threadkeep.sql.tables import checkpoints, messages, runs, threads
+from threadkeep.sql.tables import checkpoints, messages, parts, runs, search_texts, thread_labels, threads
 
 
 def _in_slice(cutoff: Any) -> sa.ColumnElement[bool]:
@@ -48,7 +49,7 @@ _LAST_COPIED = (
     .with_for_update(read=True)
 )
 
-_AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at")
+_AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
 _COPY_MESSAGES = (
     sa.insert(messages)
     .from_select(
@@ -95,6 +96,42 @@ _COPY_CHECKPOINTS = sa.insert(checkpoints).from_select(
         sa.or_(_FIRST_LEFT_BEHIND.is_(None), checkpoints.c.seq < _FIRST_LEFT_BEHIND),
     ),
 )
+_TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
+_OF_PARTS = [column for column in parts.c if column.name != "thread_id"]
+_COPY_PARTS = sa.insert(parts).from_select(
+    ["thread_id", *(column.name for column in _OF_PARTS)],
+    sa.select(_TARGET, *_OF_PARTS)
+    .select_from(parts.join(messages, messages.c.message_id == parts.c.message_id))
+    .where(parts.c.thread_id == THREAD, _in_slice(CUTOFF)),
+)
+_COPIED = (
+    sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
+    .where(_in_slice(CUTOFF))
+    .subquery()
+)
+_COPY_SEARCH_TEXTS = sa.insert(search_texts).from_select(
+    ["thread_id", "seq", "folded"],
+    sa.select(_TARGET, _COPIED.c.place, search_texts.c.folded)
+    .select_from(search_texts.join(_COPIED, _COPIED.c.seq == search_texts.c.seq))
+    .where(search_texts.c.thread_id == THREAD)
+    # The title, which stands before all messages.
+    .union_all(
+        sa.select(_TARGET, search_texts.c.seq, search_texts.c.folded).where(
+            search_texts.c.thread_id == THREAD, search_texts.c.seq == 0
+        )
+    ),
+)
+_COPY_LABELS = sa.insert(thread_labels).from_select(
+    ["thread_id", "label"], sa.select(_TARGET, thread_labels.c.label).where(thread_labels.c.thread_id == THREAD)
+)
+_SEQS = sa.select(messages.c.seq).where(_in_slice(CUTOFF)).order_by(messages.c.seq).with_for_update(read=True)
+_SEQS_LEFT = (
+    sa.select(messages.c.seq)
+    .where(messages.c.thread_id == THREAD, ~_in_slice(CUTOFF))
+    .order_by(messages.c.seq)
+    .with_for_update(read=True)
+)
+_OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "provider_id", "agent", "system_prompt")]
 _LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
 
 
@@ -119,7 +156,8 @@ def fork(
 ) -> None:
     """Copy the slice, its runs and the source's extra into a new thread."""
     # Source before target, and a target that is there is not waited for: two opposite forks would deadlock.
-    thread = hooks.lock_unchanged(conn, source, threads.c.extra, threads.c.last_version)
+    columns = (threads.c.extra, threads.c.last_version, threads.c.compacted_seq, *_OF_SESSION)
+    thread = hooks.lock_unchanged(conn, source, *columns)
     if thread is None:
         raise ThreadNotFoundError(source)
     if conn.execute(_EXISTS, {"thread": target}).first():
@@ -135,13 +173,18 @@ def fork(
         "last_completion_seq": cutoff,
         "created_at": now,
         "updated_at": now,
+        **{column.name: getattr(thread, column.name) for column in _OF_SESSION},
     }
     if not hooks.insert_if_absent(conn, threads, row):
         raise ThreadAlreadyExistsError(target)
-    copied = conn.execute(_COPY_MESSAGES, {**slice_, "target": target}).rowcount
-    conn.execute(_COPY_RUNS, {**slice_, "target": target})
-    counters = {"last_seq": copied}
+    whole = {**slice_, "target": target}
+    counters = {"last_seq": conn.execute(_COPY_MESSAGES, whole).rowcount}
+    for copy in (_COPY_RUNS, _COPY_PARTS, _COPY_SEARCH_TEXTS, _COPY_LABELS):
+        conn.execute(copy, whole)
     if thread.last_version:
-        conn.execute(_COPY_CHECKPOINTS, {**slice_, "target": target})
+        conn.execute(_COPY_CHECKPOINTS, whole)
         counters["last_version"] = conn.execute(_LAST_VERSION, {"thread": target}).scalar_one() or 0
+    if thread.compacted_seq:
+        copied, left = (conn.execute(seqs, slice_).scalars().all() for seqs in (_SEQS, _SEQS_LEFT))
+        counters["compacted_seq"] = context.copy_window(conn, source, target, copied, left)
     conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from threadkeep import rules
+from threadkeep.errors import DuplicateIdError
 from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations import runs
-from threadkeep.sql.parameters import THREAD
-from threadkeep.sql.tables import messages, threads
+from threadkeep.sql.parameters import IDS, THREAD
+from threadkeep.sql.tables import messages, search_texts, summaries, threads
+
+T = TypeVar("T")
+
+_AT_ONCE = 1_000
 
 
 def _where_cubepi_wrote(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -45,12 +51,22 @@ _LOAD = sa.union_all(
 )
 
 
+_TAKEN = tuple(
+    sa.select(table.c.message_id)
+    .where(table.c.thread_id == THREAD, table.c.message_id.in_(IDS))
+    .with_for_update(read=True)
+    for table in (messages, summaries)
+)
+
+
 def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow]) -> None:
     """Add the rows at the next seqs."""
     now = rules.utc_now()
     last_seq = hooks.allocate(conn, thread_id, len(rows), now)
     named = {row.run_id for row in rows if row.run_id is not None}
     rules.refuse_completed(thread_id, runs.completed_among(conn, thread_id, sorted(named)))
+    for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.is_id_given]):
+        raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
     conn.execute(
         sa.insert(messages),
@@ -64,10 +80,35 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
                 "payload": row.payload,
                 "metadata": row.metadata,
                 "created_at": now,
+                "message_id": row.message_id,
             }
             for seq, row in enumerate(rows, first_seq)
         ],
     )
+    to_be_found = [
+        {"thread_id": thread_id, "seq": seq, "folded": row.search_text}
+        for seq, row in enumerate(rows, first_seq)
+        if row.search_text is not None
+    ]
+    if to_be_found:
+        conn.execute(sa.insert(search_texts), to_be_found)
+
+
+def taken(conn: sa.Connection, thread_id: str, message_ids: Iterable[str]) -> set[str]:
+    """Those of the ids that a message or a summary of the thread has."""
+    return {
+        message_id
+        for some in in_batches(message_ids)
+        for statement in _TAKEN
+        for message_id in conn.execute(statement, {"thread": thread_id, "ids": some}).scalars()
+    }
+
+
+def in_batches(values: Iterable[T]) -> Iterator[list[T]]:
+    """As many at once as every driver can bind in one statement."""
+    iterator = iter(values)
+    while some := list(islice(iterator, _AT_ONCE)):
+        yield some
 
 
 def append_after(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:

@@ -8,15 +8,24 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from threadkeep.records import ISSUED, StoredCall, StoredCheckpoint, StoredOpenRun, StoredPending, StoredState
+from threadkeep.records import (
+    ISSUED,
+    StoredCall,
+    StoredCheckpoint,
+    StoredOpenRun,
+    StoredPart,
+    StoredPending,
+    StoredState,
+)
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.checkpoints import COLUMNS
 from threadkeep.sql.operations.ledger import calls
 from threadkeep.sql.operations.messages import STORED, stored_message
+from threadkeep.sql.operations.parts import DRAFTS
 from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import checkpoints, leases, messages, pending, runs, threads, tool_calls
 
-R = TypeVar("R", StoredCheckpoint, StoredPending, StoredOpenRun, StoredCall)
+R = TypeVar("R", StoredCheckpoint, StoredPending, StoredOpenRun, StoredCall, StoredPart)
 
 _LATEST = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD).scalar_subquery()
 
@@ -34,6 +43,7 @@ def _parts(hooks: Hooks) -> dict[str, sa.Select[Any]]:
         .where(runs.c.thread_id == THREAD, runs.c.completed_at.is_(None)),
         "call": calls(hooks).where(tool_calls.c.thread_id == THREAD, tool_calls.c.status == ISSUED),
         "message": sa.select(*STORED).where(messages.c.thread_id == THREAD),
+        "part": DRAFTS,
     }
 
 
@@ -71,6 +81,7 @@ def read_state(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredState
         runs=sorted((cells.filled(StoredOpenRun) for cells in found["run"]), key=attrgetter("claimed_at", "run_id")),
         calls=sorted((cells.filled(StoredCall) for cells in found["call"]), key=attrgetter("issued_at", "call_id")),
         messages=[stored_message(cells) for cells in sorted(found["message"], key=attrgetter("seq"))],
+        draft_parts=sorted(cells.filled(StoredPart) for cells in found["part"]),
     )
 
 

@@ -1,0 +1,61 @@
+"""The ids of messages: given by the host, or made here. A message without an id of its own is called by its seq."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from threadkeep.errors import InvalidIdError
+from threadkeep.ids import check_id
+
+_BY_SEQ = re.compile(r"#([1-9][0-9]{0,17})")
+_lock = threading.Lock()
+_last = 0
+
+
+def new_message_id() -> str:
+    """An id that is new, and greater than all that this process has made before: a UUID of version 7."""
+    global _last
+    # 48 bits of milliseconds and 12 of their fractions; two within one tick count on.
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    with _lock:
+        _last = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
+        ticks = _last
+    number = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62)
+    return str(UUID(int=number))
+
+
+def of_seq(seq: int) -> str:
+    """How a message is called that was written without an id, before messages had them."""
+    return f"#{seq}"
+
+
+def seq_in(message_id: str) -> int | None:
+    """The seq that such a name tells, or None for an id."""
+    match = _BY_SEQ.fullmatch(message_id)
+    return int(match[1]) if match else None
+
+
+def check_given_id(name: str, value: Any) -> str:
+    """`check_id`, for an id that a host gives to a message."""
+    message_id = check_id(name, value)
+    if seq_in(message_id) is not None:
+        raise InvalidIdError(name, message_id, "# and a number is how messages are called that have no id of their own")
+    return message_id
+
+
+def message_id_in(name: str, value: Any) -> str:
+    """The id of a message that is given by it, or as a record or item that has it."""
+    return check_id(name, value if isinstance(value, str) else getattr(value, "message_id", value))
+
+
+def message_ids_in(name: str, values: Iterable[Any]) -> list[str]:
+    """Those of several, each once."""
+    if isinstance(values, str):
+        raise InvalidIdError(name, values, "it is one string where a list of ids belongs")
+    return list(dict.fromkeys(message_id_in(f"{name}[{index}]", value) for index, value in enumerate(values)))

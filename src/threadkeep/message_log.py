@@ -1,0 +1,115 @@
+"""`cp.messages`: the log, by the ids of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep import rules
+from threadkeep.codec import Codec
+from threadkeep.errors import InvalidIdError, MessageNotFoundError
+from threadkeep.ids import check_id
+from threadkeep.message_ids import message_id_in
+from threadkeep.parts import part_of
+from threadkeep.records import MessageRecord, Part, StoredEntry
+from threadkeep.store import Store
+
+MAX_SEQ = 2**63 - 1
+
+
+class MessageLog:
+    """The messages of a checkpointer, or of a transaction. They are never changed: this reads, and appends."""
+
+    def __init__(self, store: Store, codec: Codec) -> None:
+        self._store = store
+        self._codec = codec
+
+    async def append(
+        self, thread_id: str, messages: Sequence[Any], *, message_ids: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """`cp.append`, which also says the messages' ids.
+
+        `message_ids` gives one to each, for message classes that have no `message_id` of their own; None lets us make
+        it. Raises DuplicateIdError if one is taken, and then nothing was written.
+        """
+        thread_id = check_id("thread_id", thread_id)
+        if isinstance(message_ids, str):
+            raise InvalidIdError("message_ids", message_ids, "it is one string where a list of ids belongs")
+        if message_ids is not None and len(message_ids) != len(messages):
+            raise ValueError(f"there are {len(messages)} messages and {len(message_ids)} message_ids")
+        rows = self._codec.encode_messages(messages, message_ids)
+        rules.refuse_same_id_twice(thread_id, rows)
+        if rows:
+            await self._store.append(thread_id, rows)
+        return [row.message_id for row in rows]
+
+    async def get(self, thread_id: str, message_id: str) -> MessageRecord:
+        """The message, or the summary, of this id. Raises MessageNotFoundError."""
+        thread_id, message_id = check_id("thread_id", thread_id), check_id("message_id", message_id)
+        entry = await self._store.get_message(thread_id, message_id)
+        if entry is None:
+            raise MessageNotFoundError(thread_id, message_id)
+        return records_of(self._codec, thread_id, [entry])[0]
+
+    async def list(
+        self,
+        thread_id: str,
+        *,
+        since: str | int | None = None,
+        before: str | int | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        with_parts: bool = False,
+    ) -> list[MessageRecord]:
+        """The log's messages in their order, or with `reverse` the newest first. None for an unknown thread.
+
+        `since` and `before` are ids or seqs: only what comes after the one, and before the other. An id that the thread
+        does not have raises MessageNotFoundError. `with_parts` brings the parts of all of them in one query more.
+        """
+        thread_id = check_id("thread_id", thread_id)
+        lower = 0 if since is None else _checked_place("since", since)
+        upper = None if before is None else _checked_place("before", before)
+        if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_SEQ):
+            raise ValueError(f"limit is {limit!r}: it must be 1 or more, or None")
+        page = (lower, upper, limit, bool(reverse), bool(with_parts))
+        entries, parts = await self._store.list_messages(thread_id, *page)
+        of: dict[str, list[Part]] = {entry.message_id: [] for entry in entries}
+        for part in parts:
+            # One may have been appended between the two queries.
+            of.setdefault(part.message_id, []).append(part_of(self._codec, thread_id, part))
+        return records_of(self._codec, thread_id, entries, of if with_parts else None)
+
+    async def last_summary(self, thread_id: str) -> MessageRecord | None:
+        """The newest summary that a compaction has made, or None."""
+        thread_id = check_id("thread_id", thread_id)
+        entry = await self._store.last_summary(thread_id)
+        return None if entry is None else records_of(self._codec, thread_id, [entry])[0]
+
+
+def records_of(
+    codec: Codec, thread_id: str, entries: Sequence[StoredEntry], parts: dict[str, list[Part]] | None = None
+) -> list[MessageRecord]:
+    """The records that users get."""
+    messages = codec.decode_messages(thread_id, [entry.message for entry in entries])
+    return [
+        MessageRecord(
+            thread_id=thread_id,
+            message_id=entry.message_id,
+            seq=None if entry.message.is_summary else entry.message.seq,
+            role=entry.role,
+            run_id=entry.run_id,
+            created_at=entry.created_at,
+            message=message,
+            is_summary=entry.message.is_summary,
+            parts=None if parts is None else parts[entry.message_id],
+        )
+        for entry, message in zip(entries, messages, strict=True)
+    ]
+
+
+def _checked_place(name: str, value: Any) -> str | int:
+    if type(value) is not int:
+        return message_id_in(name, value)
+    if not 0 <= value <= MAX_SEQ:
+        raise ValueError(f"{name} is {value}: it must be the seq of a message")
+    return value
