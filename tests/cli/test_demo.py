@@ -72,7 +72,9 @@ def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
         "    │   ├── 2 assistant   → look_up_order(order=1042)",
     ]
     assert "    └── voucher  a fork: copied up to seq 6" in tree
-    counts = {line.split()[0]: line.split()[1] for line in lines if line.startswith("cubepi_")}
+    rows = [line.split() for line in lines if line.startswith("cubepi_")]
+    assert all(len(row) > 2 for row in rows)  # each says what it is
+    counts = {row[0]: row[1] for row in rows}
     assert counts == {
         "cubepi_threads": "2",
         "cubepi_messages": "16",
@@ -82,6 +84,13 @@ def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
         "cubepi_tool_calls": "0",
         "cubepi_checkpoints": "0",
         "cubepi_leases": "0",
+        "cubepi_thread_labels": "0",
+        "cubepi_search_texts": "0",
+        "cubepi_parts": "0",
+        "cubepi_usage": "0",
+        "cubepi_summaries": "0",
+        "cubepi_context": "0",
+        "cubepi_files": "0",
         "cubepi_schema_version": "1",
     }
 

@@ -94,6 +94,49 @@ async def test_a_status_is_shown_and_asked_for(url: str) -> None:
     assert "status" not in run_well("show", url, source).out
 
 
+async def test_titles_stand_beside_the_ids_or_below_them(url: str) -> None:
+    source, copy = (f"{digit * 8}-4444-4444-4444-121212121212" for digit in "12")
+    async with open_checkpointer(url) as cp:
+        await cp.threads.create(source, title="A week by the sea,\nwith four people and a bicycle " + "x" * 300)
+        await cp.threads.create(copy, parent_thread_id=source)
+
+    for columns in ("80", "100"):
+        lines = run_well("threads", url, env={"COLUMNS": columns}).lines
+        assert first_words(lines) == ["thread", copy, source, "A"]
+        assert lines[-1].strip() == "A week by the sea, with four people…"
+        assert max(map(len, lines)) <= int(columns)
+    for columns in ("120", "200"):
+        header, other, titled = run_well("threads", url, env={"COLUMNS": columns}).lines
+        assert header.split()[-1] == "title"
+        assert first_words([other, titled]) == [copy, source]  # not folded
+        assert "  A week by the sea, with four " in titled
+        assert max(len(other), len(titled)) <= int(columns)
+    assert "title" not in run_well("threads", url, "--parent", source).out
+
+
+async def test_a_thread_that_was_deleted_softly_is_listed_when_it_is_asked_for(url: str) -> None:
+    uuid = "11111111-4444-4444-4444-121212121212"
+    await fill(url, uuid, "stays")
+    async with open_checkpointer(url) as cp:
+        await cp.threads.soft_delete(uuid)
+
+    assert first_words(run_well("threads", url).lines) == ["thread", "stays"]
+    for columns in ("80", "100", "120"):
+        lines = run_well("threads", url, "--deleted", env={"COLUMNS": columns}).lines
+        assert first_words(lines) == ["thread", "stays", uuid]  # not folded
+        assert [line.split()[-1] == "deleted" for line in lines] == [False, False, True]
+        assert max(map(len, lines)) <= int(columns)
+    page = run_well("threads", url, "--deleted", "--limit", "1").lines
+    assert page[-1] == "there are more: add --after stays"
+    assert re.search(
+        r"\ndeleted +\d{4}-.* UTC: it takes no writes until it is restored", run_well("show", url, uuid).out
+    )
+    assert "deleted" not in run_well("show", url, "stays").out
+    refused = run("fork", url, uuid, "copy", "--after", "run-1")
+    assert (refused.code, refused.out) == (1, "")
+    assert "threads.restore()" in refused.err
+
+
 # ---- show ------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +161,24 @@ async def test_show_prints_the_whole_thread(url: str) -> None:
         r"\n +1  user  run-1  hello from parent\n +2  user  run-2  and on\n +3  user +an old one\n",
     ):
         assert re.search(pattern, re.sub(r" +\n", "\n", shown)), (pattern, shown)
+
+
+async def test_show_tells_titles_parents_and_what_is_in_the_context_window(url: str) -> None:
+    async with open_checkpointer(url) as cp:
+        await cp.threads.create("main", title="A week by the sea")
+        await cp.threads.create("sub", parent_thread_id="main")
+        ids = await cp.messages.append("main", [user(f"number {seq}") for seq in range(1, 9)])
+        assert "context" not in run_well("show", url, "main").out
+        await cp.context.swap("main", ids[:3], user("the first three"))
+        assert re.search(r"\ncontext +1 summary and 5 of 8 messages *\n", run_well("show", url, "main").out)
+        await cp.context.swap("main", ids[4:6], user("two of them"))
+
+    shown = run_well("show", url, "main")
+    assert re.search(r"\ncontext +2 summaries and 3 of 8 messages *\n", shown.out)
+    assert re.search(r"\ntitle +A week by the sea *\n", shown.out)
+    assert "the first three" not in shown.out  # the log is shown, and all of it
+    assert [line.split()[0] for line in shown.lines[-8:]] == [str(seq) for seq in range(1, 9)]
+    assert re.search(r"\nparent +main *\n", run_well("show", url, "sub").out)
 
 
 async def test_show_gives_the_seqs_that_the_database_has(sqlite_url: str) -> None:
@@ -166,6 +227,7 @@ async def test_nothing_that_is_stored_can_command_the_terminal(sqlite_url: str) 
         await cp.append(reversing, [{"role": hostile, "content": hostile, "run_id": reversing}])
         await cp.save_extra(reversing, {hostile: hostile, "[red]:smile:[/]": [hostile]})
         await cp.save_pending_request(reversing, {"payload": {"prompt": hostile}}, run_id=reversing)
+        await cp.threads.update(reversing, title=hostile)
 
     shown = run_well("show", sqlite_url, reversing)
     for outcome in (shown, run_well("threads", sqlite_url), run("show", sqlite_url, "\x1b[2J\u202e")):

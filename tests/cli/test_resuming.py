@@ -82,6 +82,42 @@ async def test_resume_says_when_nothing_is_in_the_way(url: str) -> None:
     assert told == f"thread      done\nstatus      completed\ncheckpoint  none\n\n{CLEAN}\n"
 
 
+async def test_resume_shows_what_was_being_streamed(url: str) -> None:
+    async with open_checkpointer(url) as cp:
+        for piece in ("The tra", "in leaves at ", "nine."):
+            await cp.parts.append("trip", "answer-1", "text", piece)
+        await cp.parts.append("trip", "answer-1", "tool_call", {"day": "Monday"}, tool_name="trains")
+        await cp.parts.append("trip", "answer-2", "json", {"x": [1, None]})
+
+        told = squeezed(run_well("resume", url, "trip").out)
+        last = r"last \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ seconds? ago"
+        for pattern in (
+            rf'\ndrafts\n.*\n +answer-1 +4 +The train leaves at nine\. → trains\(day="Monday"\)\n +{last}\n',
+            rf'\n +answer-2 +1 +{{"x": \[1, null\]}}\n +{last}\n',
+            r"\nwhat to do\n +1\. .*cp\.parts\.discard\(",
+        ):
+            assert re.search(pattern, told), (pattern, told)
+
+        await cp.append("trip", [AssistantMessage(content=[], message_id="answer-1")])
+        await cp.parts.discard("trip", "answer-2")
+    assert CLEAN in run_well("resume", url, "trip").out
+
+
+async def test_nothing_begins_in_a_thread_that_is_deleted(url: str) -> None:
+    async with open_checkpointer(url) as cp:
+        await cp.append("trip", [wants(("call-1", "pay"))])
+        await cp.threads.soft_delete("trip")
+
+        told = squeezed(run_well("resume", url, "trip").out)
+        assert re.search(r"\ndeleted +\d{4}-.* UTC: it takes no writes until it is restored\n", told)
+        assert re.search(r"\nwhat to do\n +1\. .*cp\.threads\.restore\(thread_id\)\.\n +2\. .*--repair", told)
+        refused = run("resume", url, "trip", "--repair")
+        assert (refused.code, refused.out) == (1, "")
+        assert "threads.restore()" in refused.err
+        await cp.threads.restore("trip")
+    assert "deleted" not in run_well("resume", url, "trip").out
+
+
 async def test_repair_appends_what_is_missing_and_says_what(url: str) -> None:
     async with open_checkpointer(url) as cp:
         await cp.append("trip", [wants(("call-1", "pay"), ("call-2", "mail"))])
@@ -154,6 +190,8 @@ async def test_it_fits_into_80_columns_and_a_pipe_gets_no_colours(sqlite_url: st
         await cp.ledger.issue(uuid, uuid, "t" * 200, {"blob": "word " * 100_000})
         async with cp.runs.lease(uuid, "x" * 120, ttl=60):
             pass
+        await cp.parts.append(uuid, uuid, "text", "word " * 100_000)
+        await cp.parts.append(uuid, "m" * 120, "text", "word")
 
     lines = run_well("resume", sqlite_url, uuid, env={"COLUMNS": "80"}).lines
     assert max(map(len, lines)) <= 80
@@ -174,6 +212,8 @@ async def test_nothing_that_is_stored_can_command_the_terminal(sqlite_url: str) 
         await cp.ledger.issue(reversing, reversing, reversing, {hostile: hostile})
         async with cp.runs.lease(reversing, reversing + "2", ttl=60):
             pass
+        await cp.parts.append(reversing, reversing, "text", hostile)
+        await cp.parts.append(reversing, reversing, reversing, {hostile: hostile}, tool_name=reversing)
 
     told = run_well("resume", sqlite_url, reversing)
     for outcome in (told, run("resume", sqlite_url, reversing, "--repair")):

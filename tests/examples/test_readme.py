@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
-from threadkeep import MemoryCheckpointer
-from threadkeep.testing import LimitsContract, LockTimeoutContract, TypesContract, contract_for
+import threadkeep
+from threadkeep import MemoryCheckpointer, TextContent, UserMessage
+from threadkeep.testing import LimitsContract, LockTimeoutContract, SearchContract, TypesContract, contract_for
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LINKS = re.findall(r"\[([^\]]+)\]\(([^)#:]+)\)", README)
-KIT: list[type[Any]] = [contract_for(MemoryCheckpointer()), TypesContract, LimitsContract, LockTimeoutContract]
+KIT: list[type[Any]] = [
+    contract_for(MemoryCheckpointer()),
+    TypesContract,
+    LimitsContract,
+    LockTimeoutContract,
+    SearchContract,
+]
 COLUMNS = {"memory": 2, "sqlite": 3, "postgresql": 4, "mysql": 5, "mariadb": 6}
 """Where each backend's column is, by the name that tests have for it."""
 
@@ -87,6 +94,32 @@ def test_the_example_is_a_file_and_remembers(tmp_path: Path) -> None:
             [sys.executable, "-c", example[1]], cwd=tmp_path, check=True, capture_output=True, text=True
         )
         assert run.stdout == said * runs
+
+
+async def test_the_compaction_does_what_it_says() -> None:
+    block = re.search(r"```python\n(window = .*?)```", README, re.DOTALL)
+    assert block is not None
+    lines = ["async def compaction(cp, summarize):", *block[1].splitlines()]
+    names: dict[str, Any] = dict(vars(threadkeep))
+    exec("\n    ".join(lines), names)  # noqa: S102 - it is the README's own
+    said = [UserMessage(content=[TextContent(text=str(n))]) for n in range(30)]
+
+    async def summarize(old: list[Any]) -> str:
+        return f"{len(old)} messages"
+
+    async def too_late(old: list[Any]) -> str:
+        await names["compaction"](cp, summarize)
+        return "never seen"
+
+    async with MemoryCheckpointer() as cp:
+        await cp.append("trip", said)
+        await names["compaction"](cp, too_late)
+        window = await cp.context.load("trip")
+        assert window[0].content[0].text == "20 messages"
+        assert window[1:] == said[20:]
+        data = await cp.load("trip")
+        assert data is not None
+        assert data.messages == said
 
 
 def test_the_commands_for_a_fresh_clone_are_whole_lines() -> None:

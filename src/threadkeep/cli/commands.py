@@ -136,7 +136,7 @@ async def _checked(url: str) -> Lines:
 def _threads(
     url: Url,
     parent: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only forks of this thread.", show_default=False)
+        str | None, typer.Option(metavar="ID", help="Only forks and sub-threads of this one.", show_default=False)
     ] = None,
     status: Annotated[
         str | None,
@@ -147,18 +147,21 @@ def _threads(
         str | None,
         typer.Option(metavar="ID", help="Go on after this thread, the last one shown.", show_default=False),
     ] = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Those too that were deleted softly.")] = False,
 ) -> None:
     """List the threads, newest first."""
-    _tell(_listed(url, parent, status, limit, after), "reading")
+    _tell(_listed(url, parent, status, limit, after, deleted), "reading")
 
 
-async def _listed(url: str, parent: str | None, status: str | None, limit: int, after: str | None) -> Lines:
+async def _listed(
+    url: str, parent: str | None, status: str | None, limit: int, after: str | None, deleted: bool
+) -> Lines:
     if status is not None and status not in STATUSES:
         raise Problem(f"--status is {status!r}: it must be one of {', '.join(STATUSES)}", MISUSED)
     async with databases.opened(url) as cp:
         if parent is not None and await cp.threads.get(parent) is None:
             raise ThreadNotFoundError(parent)
-        listed = partial(cp.threads.list, parent_thread_id=parent, status=status)
+        listed = partial(cp.threads.list, parent_thread_id=parent, status=status, include_deleted=deleted)
         records = await listed(limit=limit, after=after)
         more = records and await listed(limit=1, after=records[-1])
     if not records:
@@ -185,9 +188,10 @@ async def _shown(url: str, thread_id: str, last: int) -> Lines:
         if record is None or data is None:
             raise ThreadNotFoundError(thread_id)
         runs, pending = await cp.runs.list(thread_id), await cp.load_pending(thread_id)
+        window = await cp.context.items(thread_id)
     seqs = await databases.seqs(url, thread_id, len(data.messages))
     numbered = list(zip(seqs, data.messages, strict=False))  # fewer seqs if it is being deleted
-    return [views.thread_view(record, data.extra, pending, runs, numbered, last)]
+    return [views.thread_view(record, window, data.extra, pending, runs, numbered, last)]
 
 
 @app.command("resume")

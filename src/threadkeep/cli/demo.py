@@ -208,6 +208,13 @@ ROWS = {
     "cubepi_tool_calls": "one a tool call: issued, how it ended",
     "cubepi_checkpoints": "moments of a thread: plan, budget, state",
     "cubepi_leases": "who works on a run, until when",
+    "cubepi_thread_labels": "what threads are found by: their metadata",
+    "cubepi_search_texts": "what a search looks at",
+    "cubepi_parts": "pieces of answers that were streamed",
+    "cubepi_usage": "what answers took: tokens, dollars",
+    "cubepi_summaries": "what stands for older messages",
+    "cubepi_context": "where, in the window of a thread",
+    "cubepi_files": "files that agents have met",
     "cubepi_schema_version": "the version of these tables",
 }
 

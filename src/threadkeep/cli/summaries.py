@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from threadkeep.records import Part
 
 
 def role_of(message: Any) -> str:
@@ -53,6 +55,19 @@ def call_text(name: str, arguments: Any) -> str:
     if isinstance(arguments, Mapping):
         return f"{name}({', '.join(f'{key}={_json(value)}' for key, value in arguments.items())})"
     return f"{name}({arguments if isinstance(arguments, str) else _json(arguments)})"
+
+
+def draft_text(parts: Sequence[Part]) -> str:
+    """What has come so far of a message that is not there."""
+    said = ""
+    for part in parts:
+        if part.tool_name is not None:
+            said += f" → {call_text(part.tool_name, part.content)} "
+        elif isinstance(part.content, str):
+            said += part.content  # may end in the middle of a word
+        else:
+            said += f" {_part(part.content)} "
+    return said
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:

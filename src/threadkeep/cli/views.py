@@ -12,11 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from threadkeep.cli.summaries import call_text, request_text, role_of, run_of, text_of
+from threadkeep.cli.summaries import call_text, draft_text, request_text, role_of, run_of, text_of
 from threadkeep.cli.terminal import out, printable, shortened
 from threadkeep.records import (
     CallState,
     Checkpoint,
+    ContextItem,
+    Draft,
     LedgerEntry,
     OpenRun,
     ResumeReport,
@@ -39,43 +41,69 @@ _STATE_STYLES: dict[str, str] = {
     RunState.ABANDONED: "red",
 }
 _ACTIVE = "active"
+_UUID = 36
 
 
 def thread_table(records: Sequence[ThreadRecord]) -> Table:
     """One row a thread: how far its seqs go, and how many of its runs are completed."""
     # A thread's UUID, which people copy, has a line to itself on 80 columns: so much room is left for the rest.
-    wide = out().width >= 100
-    has_status = any(record.status != _ACTIVE for record in records)
-    time = "2026-01-01 00:00" if wide or not has_status else "2026-01-01"
-    room = out().width - len("UUID" * 9 + f"  9999  9999  {time}  ") - (18 if wide else 0) - (11 if has_status else 0)
+    width = out().width
+    has_status = any(_status(record) for record in records)
+    has_titles = any(record.title for record in records) and width >= 120  # else below the ids
+    has_updated = width >= (140 if has_titles else 112 if has_status else 100)
+    time = "2026-01-01 00:00" if width >= 100 or not has_status else "2026-01-01"
+    room = width - _UUID - len(f"  9999  9999  {time}  ") - (18 if has_updated else 0) - (11 if has_status else 0)
+    title_room = max(30, room - max(len(record.parent_thread_id or "parent") for record in records) - 4)
+    room -= title_room + 2 if has_titles else 0
     table = new_table()
     table.add_column("thread", overflow="fold", style="bold")
     table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(6 if has_status else 8, room))
     table.add_column("seqs", justify="right", no_wrap=True)
     table.add_column("runs", justify="right", no_wrap=True)
     table.add_column("created (UTC)" if len(time) > 10 else "created", no_wrap=True)
-    if wide:
+    if has_updated:
         table.add_column("updated (UTC)", no_wrap=True)
     if has_status:
         table.add_column("status", no_wrap=True)
+    if has_titles:
+        table.add_column("title", overflow="ellipsis", no_wrap=True, max_width=title_room)
     for record in records:
+        name = an_id(record.thread_id)
+        if record.title and not has_titles:
+            name.append("\n").append(_title(record.title, _UUID))
         cells: list[RenderableType] = [
-            an_id(record.thread_id),
+            name,
             an_id(record.parent_thread_id),
             str(record.last_seq),
             str(record.last_completion_seq),
             f"{record.created_at:%Y-%m-%d %H:%M}"[: len(time)],
         ]
-        if wide:
+        if has_updated:
             cells.append(f"{record.updated_at:%Y-%m-%d %H:%M}")
         if has_status:
-            cells.append("" if record.status == _ACTIVE else printable(record.status))
+            cells.append(_status(record))
+        if has_titles:
+            cells.append(_title(record.title or "", title_room))
         table.add_row(*cells)
     return table
 
 
+def _status(record: ThreadRecord) -> Text:
+    """What is to be said of a thread, if anything. Empty where it is active."""
+    if record.deleted_at is not None:
+        return Text("deleted", style="red")
+    return Text("" if record.status == _ACTIVE else printable(record.status))
+
+
+def _title(title: str, width: int) -> Text:
+    text = Text(printable(" ".join(title.split())), style="dim not bold")
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
 def thread_view(
     record: ThreadRecord,
+    window: Sequence[ContextItem],
     extra: dict[str, Any],
     pending: tuple[Any, str | None] | None,
     runs: Sequence[RunRecord],
@@ -84,7 +112,7 @@ def thread_view(
 ) -> RenderableType:
     """A whole thread, with the last of its messages."""
     shown = messages[-last:]
-    parts: list[RenderableType] = [_record(record)]
+    parts: list[RenderableType] = [_record(record, window)]
     parts += _section("extra", _extra(extra) if extra else None)
     parts += _section("pending request", _pending(*pending) if pending else None)
     parts += _section("runs", _runs(runs) if runs else None)
@@ -100,6 +128,8 @@ def resume_view(report: ResumeReport) -> RenderableType:
     table = _pairs()
     table.add_row("thread", Text(printable(report.thread_id), style="bold"))
     table.add_row("status", printable(report.status))
+    if report.deleted_at is not None:
+        table.add_row("deleted", _deleted(report.deleted_at))
     table.add_row("checkpoint", _checkpoint(report.checkpoint) if report.checkpoint else Text("none", style="dim"))
     parts: list[RenderableType] = [table]
     if report.pending_request is not None:
@@ -110,6 +140,8 @@ def resume_view(report: ResumeReport) -> RenderableType:
         parts += _section("tool calls in doubt", _calls_in_doubt(report.calls_in_doubt))
     if report.unanswered_calls:
         parts += _section("tool calls without a result", _unanswered_calls(report.unanswered_calls))
+    if report.drafts:
+        parts += _section("drafts", _drafts(report.drafts))
     steps = _steps(report)
     if steps:
         parts += _section("what to do", _numbered(steps))
@@ -163,19 +195,32 @@ def new_table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
 
 
-def _record(record: ThreadRecord) -> Table:
+def _record(record: ThreadRecord, window: Sequence[ContextItem]) -> Table:
     table = _pairs()
     table.add_row("thread", Text(printable(record.thread_id), style="bold"))
+    if record.title:
+        table.add_row("title", Text(shortened(record.title, _VALUE_LIMIT)))
     if record.parent_thread_id is not None:
         origin = an_id(record.parent_thread_id)
-        if record.forked_at_seq is not None:
-            origin.append(f", copied up to its seq {record.forked_at_seq}")
-        table.add_row("fork of", origin)
+        if record.forked_at_seq is None:
+            table.add_row("parent", origin)
+        else:
+            table.add_row("fork of", origin.append(f", copied up to its seq {record.forked_at_seq}"))
+    if record.deleted_at is not None:
+        table.add_row("deleted", _deleted(record.deleted_at))
     if record.status != _ACTIVE:
         table.add_row("status", printable(record.status))
     table.add_row("created", f"{_time(record.created_at)} UTC")
     table.add_row("updated", f"{_time(record.updated_at)} UTC")
+    summaries = sum(item.is_summary for item in window)
+    if summaries:
+        some = "1 summary" if summaries == 1 else f"{summaries:,} summaries"
+        table.add_row("context", f"{some} and {len(window) - summaries:,} of {record.last_seq:,} messages")
     return table
+
+
+def _deleted(at: datetime) -> Text:
+    return Text(f"{_time(at)} UTC: it takes no writes until it is restored", style="red")
 
 
 def _checkpoint(checkpoint: Checkpoint) -> str:
@@ -215,11 +260,26 @@ def _unanswered_calls(calls: Sequence[UnansweredCall]) -> Table:
     return table
 
 
+def _drafts(drafts: Sequence[Draft]) -> Table:
+    now = datetime.now(UTC)
+    table = new_table()
+    table.add_column("message", overflow="fold", min_width=min(_UUID, max(len(draft.message_id) for draft in drafts)))
+    table.add_column("parts", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for draft in drafts:
+        last = draft.parts[-1].created_at
+        lines = (shortened(draft_text(draft.parts), _TEXT_LIMIT), f"last {_time(last)} UTC, {ago(now - last)}")
+        table.add_row(an_id(draft.message_id), str(len(draft.parts)), Text("\n".join(lines)))
+    return table
+
+
 def _steps(report: ResumeReport) -> list[str]:
     """In this order: an unknown call that is settled first gets its real result by the repair."""
     call_states = {call.state for call in report.calls_in_doubt}
     run_states = {run.state for run in report.open_runs}
     steps = []
+    if report.deleted_at is not None:
+        steps.append("Bring the thread back, or leave it: cp.threads.restore(thread_id).")
     if CallState.IN_FLIGHT in call_states or RunState.LEASED in run_states:
         steps.append(
             "Wait: a worker is at it, or has died a moment ago. Then its calls become unknown, and its leases end, by"
@@ -234,6 +294,11 @@ def _steps(report: ResumeReport) -> list[str]:
         steps.append(
             "Give each tool call a result, or a model's API refuses the thread: add --repair, or call"
             " cp.repair(thread_id)."
+        )
+    if report.drafts:
+        steps.append(
+            "Keep each draft, or forget it, unless it is still being streamed: append a message under its id, or call"
+            " cp.parts.discard(thread_id, message_id)."
         )
     if report.pending_request is not None:
         steps.append("Answer the question: cp.save_hitl_answer(…) and cp.clear_pending_request_if_matches(…).")
@@ -259,7 +324,7 @@ def _numbered(steps: Sequence[str]) -> Table:
 def _states(what: str, ids: Sequence[str]) -> Table:
     table = new_table()
     # A UUID, which people copy, is not folded on 80 columns.
-    table.add_column(what, overflow="fold", min_width=min(36, max(map(len, ids))))
+    table.add_column(what, overflow="fold", min_width=min(_UUID, max(map(len, ids))))
     table.add_column("state", no_wrap=True)
     table.add_column("", overflow="fold")
     return table
