@@ -167,13 +167,19 @@ class MessageNotFoundError(_AboutMessage):
     template = "thread {thread_id!r} has no message {message_id!r}"
 
 
+class SummaryNotFoundError(MessageNotFoundError):
+    """The thread has no summary of this id. Only summaries stand for something else."""
+
+    template = "thread {thread_id!r} has no summary {message_id!r}: context.items() says which are summaries"
+
+
 class DuplicateIdError(_AboutMessage):
-    """The thread has a message of this id already, and nothing was written.
+    """The thread has a message or a summary of this id already, and nothing was written.
 
     For one that was appended with unknown outcome, that is the answer: it is there.
     """
 
-    template = "thread {thread_id!r} has a message {message_id!r} already: each message needs an id of its own"
+    template = "thread {thread_id!r} has a message or summary {message_id!r} already: each needs an id of its own"
 
 
 class PartNotFoundError(_About):
@@ -187,11 +193,11 @@ class PartNotFoundError(_About):
 
 
 class ImmutableFieldError(_About):
-    """What was stored stays as it is: of a part, only its status may change."""
+    """What was stored of a message stays as it is: of a part, only its status may change."""
 
     fields = ("name",)
     name: str
-    template = "{name} of a part cannot be changed once it is stored: append another part"
+    template = "{name}: what was stored of a message stays as it is, and only the status of a part may change"
 
 
 class StaleContextError(_About):

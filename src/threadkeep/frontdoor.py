@@ -40,7 +40,7 @@ class CheckpointerMethods:
         self.messages = MessageLog(store, codec)
         self.parts = Parts(store, codec)
         self.usage = UsageBook(store)
-        self.context = Context(store, codec)
+        self.context = Context(store, codec, self.parts)
         self.files = Files(store, codec)
         self.runs = Runs(store, heartbeats, lambda fence: Lease(self, fence), is_transaction=is_transaction)
         self.ledger = Ledger(store, codec, heartbeats, is_transaction=is_transaction)

@@ -7,7 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from threadkeep import rules, windows
-from threadkeep.errors import ImmutableFieldError, MessageNotFoundError, PartNotFoundError, ThreadNotFoundError
+from threadkeep.errors import (
+    ImmutableFieldError,
+    MessageNotFoundError,
+    PartNotFoundError,
+    SummaryNotFoundError,
+    ThreadNotFoundError,
+)
 from threadkeep.memory_threads import Thread, Threads
 from threadkeep.records import (
     MessageRow,
@@ -15,7 +21,6 @@ from threadkeep.records import (
     PlacedItem,
     StoredEntry,
     StoredFile,
-    StoredMessage,
     StoredPart,
     StoredTotals,
     UsageRow,
@@ -132,7 +137,7 @@ class MemoryLog:
         thread = self._threads.get(thread_id)
         return thread.items() if thread else []
 
-    async def load_context(self, thread_id: str) -> list[StoredMessage]:
+    async def load_context(self, thread_id: str) -> list[StoredEntry]:
         thread = self._threads.get(thread_id)
         return thread.in_window() if thread else []
 
@@ -148,7 +153,7 @@ class MemoryLog:
     async def expand(self, thread_id: str, summary_id: str, deep: bool) -> list[StoredEntry]:
         thread = self._threads.get(thread_id)
         if thread is None or summary_id not in thread.numbers:
-            raise MessageNotFoundError(thread_id, summary_id)
+            raise SummaryNotFoundError(thread_id, summary_id)
         return thread.under(thread.numbers[summary_id], deep)
 
     # ---- files ----------------------------------------------------------------------------------------------

@@ -426,6 +426,7 @@ class MemoryStore(MemoryLog):
         leases = {run_id: lease.stored() for run_id, lease in thread.leases.items()}
         return StoredState(
             status=thread.status,
+            deleted_at=thread.deleted_at,
             checkpoint=thread.checkpoints[max(thread.checkpoints)] if thread.checkpoints else None,
             pending=thread.pending[1] if thread.pending else None,
             runs=[

@@ -191,10 +191,11 @@ class Thread:
             items.append(PlacedItem(seq, row.message_id, None))
         return items
 
-    def in_window(self) -> list[StoredMessage]:
+    def in_window(self) -> list[StoredEntry]:
         """The messages and summaries in the window."""
         return [
-            self._message(position) if number is None else self._summary(number) for position, _, number in self.items()
+            self.entry(position) if number is None else self.summary_entry(number)
+            for position, _, number in self.items()
         ]
 
     def compact(self, row: MessageRow, change: windows.Compaction) -> PlacedItem:

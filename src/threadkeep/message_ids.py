@@ -11,7 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from threadkeep.errors import InvalidIdError
-from threadkeep.ids import check_id
+from threadkeep.fields import read_field
+from threadkeep.ids import check_id, shown
 
 _BY_SEQ = re.compile(r"#([1-9][0-9]{0,17})")
 _lock = threading.Lock()
@@ -50,8 +51,14 @@ def check_given_id(name: str, value: Any) -> str:
 
 
 def message_id_in(name: str, value: Any) -> str:
-    """The id of a message that is given by it, or as a record or item that has it."""
-    return check_id(name, value if isinstance(value, str) else getattr(value, "message_id", value))
+    """The id of a message that is given by it, or as a message, record or item that has it."""
+    if isinstance(value, str):
+        return check_id(name, value)
+    message_id = read_field(value, "message_id")
+    if message_id is None:
+        reason = "it has no message_id: give what messages.append() or context.records() returned"
+        raise InvalidIdError(name, shown(value), reason)
+    return check_id(f"{name}.message_id", message_id)
 
 
 def message_ids_in(name: str, values: Iterable[Any]) -> list[str]:

@@ -61,7 +61,7 @@ class MessageLog:
         reverse: bool = False,
         with_parts: bool = False,
     ) -> list[MessageRecord]:
-        """The log's messages in their order, or with `reverse` the newest first. None for an unknown thread.
+        """The log's messages in their order, or with `reverse` the newest first. An unknown thread has none.
 
         `since` and `before` are ids or seqs: only what comes after the one, and before the other. An id that the thread
         does not have raises MessageNotFoundError. `with_parts` brings the parts of all of them in one query more.

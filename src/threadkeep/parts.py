@@ -40,8 +40,8 @@ class Parts:
     ) -> Part:
         """Add a part to the message, at the next index: 0, 1, 2, … Its content is JSON, and stays as it is.
 
-        The message need not be there yet: its parts are a draft until it is appended under this id. Creates the thread
-        when needed.
+        The message need not be there yet: its parts are a draft until it is appended under this id. More may follow
+        after that. Creates the thread when needed.
         """
         part = NewPart(
             thread_id=check_id("thread_id", thread_id),

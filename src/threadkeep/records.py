@@ -520,6 +520,7 @@ class StoredState(NamedTuple):
     """What a resume report is made of, all from one snapshot."""
 
     status: str
+    deleted_at: datetime | None
     checkpoint: StoredCheckpoint | None
     pending: StoredPending | None
     runs: list[StoredOpenRun]
@@ -577,9 +578,12 @@ class ResumeReport:
     unanswered_calls: list[UnansweredCall] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     """What was being streamed. Append the message under its id, or discard the parts."""
+    deleted_at: datetime | None = None
+    """When the thread was deleted softly: it takes no writes until it is restored."""
 
     @property
     def is_clean(self) -> bool:
         """Whether there is nothing to settle before the next run."""
-        is_asked = self.pending_request is not None
-        return not (is_asked or self.open_runs or self.calls_in_doubt or self.unanswered_calls or self.drafts)
+        is_asked, is_deleted = self.pending_request is not None, self.deleted_at is not None
+        in_doubt = self.open_runs or self.calls_in_doubt or self.unanswered_calls or self.drafts
+        return not (is_asked or is_deleted or in_doubt)

@@ -45,6 +45,7 @@ async def report(store: Store, codec: Codec, worker: Worker, thread_id: str) -> 
     return ResumeReport(
         thread_id=thread_id,
         status=state.status,
+        deleted_at=state.deleted_at,
         checkpoint=checkpoint_of(codec, thread_id, state.checkpoint) if state.checkpoint else None,
         pending_request=codec.decode_request(thread_id, pending.request) if pending else None,
         pending_run_id=pending.run_id if pending else None,

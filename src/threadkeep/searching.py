@@ -36,4 +36,6 @@ def search_text(searchable: Searchable, message: Any) -> str | None:
     if searchable is False:
         return None
     text = text_in(message) if searchable is True else searchable(message)
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"searchable gave a {type(text).__name__}: it must give a message's text, or None")
     return fold(text[:MAX_TEXT]) or None if text else None

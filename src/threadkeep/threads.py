@@ -55,7 +55,7 @@ class Threads:
         """
         columns = self._columns(
             title=title,
-            metadata=metadata or {},
+            metadata={} if metadata is None else metadata,
             model_id=model_id,
             provider_id=provider_id,
             agent=agent,
@@ -65,7 +65,7 @@ class Threads:
             NewThread(
                 thread_id=check_id("thread_id", thread_id),
                 parent_thread_id=check_optional_id("parent_thread_id", parent_thread_id),
-                labels=labels_of(metadata or {}),
+                labels=labels_of({} if metadata is None else metadata),
                 **columns,
             )
         )
@@ -109,8 +109,10 @@ class Threads:
         if not isinstance(text, str):
             raise UnstorableValueError("text", f"is a {type(text).__name__}, not a str")
         folded = searching.fold(text)
-        if not folded.strip() or len(folded) > MAX_SEARCH:
-            raise ValueError(f"text must have something to search for, and at most {MAX_SEARCH:,} characters")
+        if not folded.strip():
+            raise ValueError("text has nothing to search for")
+        if len(folded) > MAX_SEARCH:
+            raise ValueError(f"text has {len(folded):,} characters: search for at most {MAX_SEARCH:,}")
         thread_id = check_optional_id("thread_id", thread_id)
         return await self._store.search(folded, thread_id, bool(include_deleted), checked_limit(limit))
 

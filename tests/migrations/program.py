@@ -43,4 +43,5 @@ def at_once(verb: str, url: str, count: int) -> None:
 def killed_upgrades(*targets: tuple[str, int]) -> None:
     """Start an upgrade of each URL, and kill it right before its n-th statement that changes something."""
     words = [word for url, statement in targets for word in (url, str(statement))]
-    subprocess.run([sys.executable, HERE / "killed_upgrade.py", *words], check=True, timeout=100)
+    patience = 60 + 5 * len(targets)
+    subprocess.run([sys.executable, HERE / "killed_upgrade.py", *words], check=True, timeout=patience)

@@ -98,11 +98,12 @@ def test_what_only_looks_like_one_may_be_given() -> None:
 def test_messages_are_named_by_their_id_or_by_what_has_it() -> None:
     record = SimpleNamespace(message_id="a")
     assert message_id_in("summary", "a") == message_id_in("summary", record) == "a"
+    assert message_id_in("summary", {"message_id": "a"}) == "a"
     assert message_ids_in("remove", iter(["b", record, "b", "a", "c"])) == ["b", "a", "c"]
     assert message_ids_in("remove", []) == []
     with pytest.raises(InvalidIdError, match="one string"):
         message_ids_in("remove", "abc")
-    for wrong in (SimpleNamespace(message_id=None), SimpleNamespace(), {"message_id": "a"}, *BAD_IDS):
+    for wrong in (SimpleNamespace(message_id=None), SimpleNamespace(), {"message_id": None}, {}, *BAD_IDS):
         with pytest.raises(InvalidIdError) as caught:
             message_ids_in("remove", ["a", wrong])
         assert caught.value.name == "remove[1]"

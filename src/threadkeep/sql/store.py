@@ -199,7 +199,7 @@ class SQLStore:
     async def context_items(self, thread_id: str) -> list[PlacedItem]:
         return await self._read(context.items, thread_id)
 
-    async def load_context(self, thread_id: str) -> list[StoredMessage]:
+    async def load_context(self, thread_id: str) -> list[StoredEntry]:
         return await self._read(context.load, thread_id)
 
     async def swap_context(self, thread_id: str, remove: Sequence[str], summary: MessageRow) -> PlacedItem:

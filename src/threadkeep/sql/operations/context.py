@@ -10,11 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from threadkeep import message_ids, rules, windows
-from threadkeep.errors import DuplicateIdError, MessageNotFoundError, ThreadNotFoundError
-from threadkeep.records import MessageRow, PlacedItem, StoredEntry, StoredMessage
+from threadkeep.errors import DuplicateIdError, SummaryNotFoundError, ThreadNotFoundError
+from threadkeep.records import MessageRow, PlacedItem, StoredEntry
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.operations.log import ENTRIES, SUMMARIES, entry, stored_summary, summary_entry
-from threadkeep.sql.operations.messages import NOT_STORED, STORED, in_batches, stored_message, taken
+from threadkeep.sql.operations.log import ENTRIES, ENTRY, SUMMARIES, entry, summary_entry
+from threadkeep.sql.operations.messages import NOT_STORED, in_batches, taken
 from threadkeep.sql.parameters import SEQS, THREAD
 from threadkeep.sql.tables import context, messages, summaries, threads
 
@@ -41,7 +41,19 @@ def _window(of_message: Sequence[Any], of_summary: Sequence[Any]) -> sa.Compound
 
 
 _ITEMS = _window([messages.c.message_id], [summaries.c.message_id])
-_LOAD = _window(STORED, [summaries.c.number.label("seq"), summaries.c.format, summaries.c.payload, *NOT_STORED[1:]])
+_LOAD = _window(
+    ENTRY,
+    [
+        summaries.c.number.label("seq"),
+        summaries.c.format,
+        summaries.c.payload,
+        *NOT_STORED[1:],
+        summaries.c.message_id,
+        summaries.c.role,
+        summaries.c.run_id.label("run"),
+        summaries.c.created_at,
+    ],
+)
 
 _ROWS = sa.select(context.c.position, context.c.number).where(context.c.thread_id == THREAD).with_for_update(read=True)
 _LATER = sa.select(messages.c.seq, messages.c.message_id).where(messages.c.thread_id == THREAD)
@@ -66,10 +78,10 @@ def items(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[PlacedItem]
     return sorted(_placed(row.position, row.number, row.message_id) for row in rows)
 
 
-def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[StoredMessage]:
+def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[StoredEntry]:
     """The same, the messages themselves."""
     rows = sorted(conn.execute(_LOAD, {"thread": thread_id}), key=attrgetter("position"))
-    return [stored_message(row) if row.number is None else stored_summary(row) for row in rows]
+    return [entry(row, is_summary=row.number is not None) for row in rows]
 
 
 def swap(conn: sa.Connection, hooks: Hooks, thread_id: str, remove: Sequence[str], summary: MessageRow) -> PlacedItem:
@@ -144,6 +156,8 @@ def _placed(position: int, number: int | None, message_id: str | None) -> Placed
 # ---- what a summary stands for --------------------------------------------------------------------------
 
 _REPLACED = sa.select(summaries.c.number, summaries.c.replaces).where(summaries.c.thread_id == THREAD)
+_RANGES_AT_ONCE = 200
+"""SQLite takes 1,000 conditions in a row, and PostgreSQL plans few of them faster than many."""
 _SOME_SUMMARIES = SUMMARIES.where(summaries.c.number.in_(SEQS))
 
 
@@ -152,14 +166,14 @@ def expand(conn: sa.Connection, hooks: Hooks, thread_id: str, summary_id: str, d
     its_own = {"thread": thread_id}
     row = conn.execute(SUMMARIES.where(summaries.c.message_id == summary_id), its_own).one_or_none()
     if row is None:
-        raise MessageNotFoundError(thread_id, summary_id)
+        raise SummaryNotFoundError(thread_id, summary_id)
     replaces = windows.decode(thread_id, row.number, row.replaces)
     if deep:
         under = conn.execute(_REPLACED.where(summaries.c.number <= row.number), its_own)
         known = {number: windows.decode(thread_id, number, text) for number, text in under}
         replaces = [*windows.messages_under(row.number, known)]
     found: dict[int, StoredEntry] = {}
-    for ranges in in_batches(part for part in replaces if isinstance(part, list)):
+    for ranges in in_batches((part for part in replaces if isinstance(part, list)), _RANGES_AT_ONCE):
         in_them = sa.or_(*(messages.c.seq.between(first, last) for first, last in ranges))
         found |= {row.seq: entry(row) for row in conn.execute(ENTRIES.where(in_them), its_own)}
     for numbers in in_batches(part for part in replaces if isinstance(part, int)):

@@ -15,9 +15,9 @@ from threadkeep.sql.operations.messages import STORED, stored_message
 from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import messages, summaries
 
-ENTRIES = sa.select(
-    *STORED, messages.c.message_id, messages.c.role, messages.c.run_id.label("run"), messages.c.created_at
-).where(messages.c.thread_id == THREAD)
+ENTRY = (*STORED, messages.c.message_id, messages.c.role, messages.c.run_id.label("run"), messages.c.created_at)
+"""What `entry` reads."""
+ENTRIES = sa.select(*ENTRY).where(messages.c.thread_id == THREAD)
 _SEQ = sa.select(messages.c.seq).where(messages.c.thread_id == THREAD)
 SUMMARIES = sa.select(summaries).where(summaries.c.thread_id == THREAD)
 _LAST_SUMMARY = SUMMARIES.order_by(summaries.c.number.desc()).limit(1)
@@ -64,20 +64,16 @@ def last_summary(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredEnt
     return summary_entry(row) if row else None
 
 
-def entry(row: Any) -> StoredEntry:
-    """A row of ENTRIES."""
-    message_id = row.message_id or message_ids.of_seq(row.seq)
-    return StoredEntry(stored_message(row), message_id, row.role, row.run, row.created_at)
+def entry(row: Any, *, is_summary: bool = False) -> StoredEntry:
+    """A row of the columns ENTRY."""
+    message = stored_message(row)._replace(is_summary=is_summary)
+    return StoredEntry(message, row.message_id or message_ids.of_seq(row.seq), row.role, row.run, row.created_at)
 
 
 def summary_entry(row: Any) -> StoredEntry:
     """A row of SUMMARIES."""
-    return StoredEntry(stored_summary(row), row.message_id, row.role, row.run_id, row.created_at)
-
-
-def stored_summary(row: Any) -> StoredMessage:
-    """The same, only the message."""
-    return StoredMessage(row.number, row.format, bytes(row.payload), is_summary=True)
+    message = StoredMessage(row.number, row.format, bytes(row.payload), is_summary=True)
+    return StoredEntry(message, row.message_id, row.role, row.run_id, row.created_at)
 
 
 def _called(message_id: str) -> sa.ColumnElement[bool]:

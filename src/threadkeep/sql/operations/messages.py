@@ -104,10 +104,10 @@ def taken(conn: sa.Connection, thread_id: str, message_ids: Iterable[str]) -> se
     }
 
 
-def in_batches(values: Iterable[T]) -> Iterator[list[T]]:
+def in_batches(values: Iterable[T], size: int = _AT_ONCE) -> Iterator[list[T]]:
     """As many at once as every driver can bind in one statement."""
     iterator = iter(values)
-    while some := list(islice(iterator, _AT_ONCE)):
+    while some := list(islice(iterator, size)):
         yield some
 
 

@@ -35,7 +35,7 @@ def _parts(hooks: Hooks) -> dict[str, sa.Select[Any]]:
     lease_is_expired = sa.case((leases.c.token.is_not(None), leases.c.expires_at <= hooks.clock()))
     its_lease = sa.and_(leases.c.thread_id == runs.c.thread_id, leases.c.run_id == runs.c.run_id)
     return {
-        "thread": sa.select(threads.c.status).where(threads.c.thread_id == THREAD),
+        "thread": sa.select(threads.c.status, threads.c.deleted_at).where(threads.c.thread_id == THREAD),
         "checkpoint": sa.select(*COLUMNS).where(checkpoints.c.thread_id == THREAD, checkpoints.c.version == _LATEST),
         "pending": sa.select(pending.c.request, pending.c.run_id).where(pending.c.thread_id == THREAD),
         "run": sa.select(runs.c.run_id, runs.c.claimed_at, leases.c.owner, lease_is_expired.label("is_expired"))
@@ -76,6 +76,7 @@ def read_state(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredState
     (thread,) = found["thread"]
     return StoredState(
         status=thread.status,
+        deleted_at=thread.deleted_at,
         checkpoint=_first(found["checkpoint"], StoredCheckpoint),
         pending=_first(found["pending"], StoredPending),
         runs=sorted((cells.filled(StoredOpenRun) for cells in found["run"]), key=attrgetter("claimed_at", "run_id")),
