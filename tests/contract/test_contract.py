@@ -1,7 +1,14 @@
 """Our own backends, held to the whole conformance kit. The tests are in `threadkeep.testing`."""
 
 from threadkeep import MemoryCheckpointer
-from threadkeep.testing import LimitsContract, LockTimeoutContract, TypesContract, contract_for
+from threadkeep.testing import (
+    HostMessagesContract,
+    LimitsContract,
+    LockTimeoutContract,
+    SearchContract,
+    TypesContract,
+    contract_for,
+)
 from threadkeep.testing.capabilities import CAPABILITIES, contracts_of
 
 
@@ -13,12 +20,20 @@ class TestTypes(TypesContract):
     """`message_type` and `request_type`."""
 
 
+class TestHostMessages(HostMessagesContract):
+    """`message_type`, and what messages of any class have: ids, a window, usage."""
+
+
 class TestLimits(LimitsContract):
     """`max_value_bytes`."""
 
 
 class TestLockTimeout(LockTimeoutContract):
     """`lock_timeout`."""
+
+
+class TestSearch(SearchContract):
+    """`searchable`."""
 
 
 def test_no_test_of_one_contract_hides_that_of_another() -> None:

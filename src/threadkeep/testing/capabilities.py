@@ -7,15 +7,21 @@ from typing import Any
 from threadkeep.testing.answers import AnswersContract
 from threadkeep.testing.checkpoints import CheckpointsContract
 from threadkeep.testing.concurrency import ConcurrencyContract
+from threadkeep.testing.context import ContextContract
+from threadkeep.testing.files import FilesContract
 from threadkeep.testing.forks import ForkRecordContract, ForksContract
 from threadkeep.testing.leases import LeasesContract
 from threadkeep.testing.ledger import LedgerContract
+from threadkeep.testing.messages import MessagesContract
 from threadkeep.testing.minimal import MinimalContract
+from threadkeep.testing.parts import PartsContract
 from threadkeep.testing.pending import PendingContract
 from threadkeep.testing.resuming import ResumeContract
 from threadkeep.testing.runs import RunListContract, RunsContract
+from threadkeep.testing.sessions import SessionsContract
 from threadkeep.testing.threads import StatusContract, ThreadsContract
 from threadkeep.testing.transactions import TransactionsContract
+from threadkeep.testing.usage import UsageContract
 from threadkeep.testing.values import ValuesContract
 
 _RUNS = {"claim_run", "mark_run_complete", "snapshot"}
@@ -39,6 +45,7 @@ _CRASH_SAFE = {
     "resume",
     "repair",
 }
+_IMMUTABLE_LOG = {*_CRASH_SAFE, "messages", "parts", "usage", "context"}
 
 CAPABILITIES: list[tuple[type[Any], set[str]]] = [
     (MinimalContract, {"load", "append", "save_extra"}),
@@ -57,6 +64,12 @@ CAPABILITIES: list[tuple[type[Any], set[str]]] = [
     (CheckpointsContract, {*_CRASH_SAFE}),
     (LeasesContract, {*_CRASH_SAFE}),
     (ResumeContract, {*_CRASH_SAFE}),
+    (SessionsContract, {*_IMMUTABLE_LOG, "files"}),
+    (MessagesContract, {*_IMMUTABLE_LOG}),
+    (PartsContract, {*_IMMUTABLE_LOG}),
+    (UsageContract, {*_IMMUTABLE_LOG}),
+    (ContextContract, {*_IMMUTABLE_LOG}),
+    (FilesContract, {"threads", "transaction", "files"}),
 ]
 
 

@@ -89,28 +89,23 @@ class Hooks:
         rules.refuse_deleted(thread_id, row.deleted)
         return row
 
-    def lock(
-        self,
-        conn: sa.Connection,
-        thread_id: str,
-        now: datetime,
-        *columns: sa.Column[Any],
-        even_deleted: bool = False,
-    ) -> Any | None:
+    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
         row = conn.execute(_lock({"updated_at": NOW}, *columns), {"thread": thread_id, "now": now}).one_or_none()
-        if row is not None and not even_deleted:
+        if row is not None:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 
-    def lock_unchanged(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any | None:
-        """The same, but the row keeps its values.
+    def lock_unchanged(
+        self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any], even_deleted: bool = False
+    ) -> Any | None:
+        """The same, but the row keeps its values. With `even_deleted`, `deleted` says whether and when it was.
 
         It is written all the same: a transaction with an older snapshot shall learn that something happened here.
         """
         statement = _lock({"last_seq": threads.c.last_seq}, *columns)
         row = conn.execute(statement, {"thread": thread_id}).one_or_none()
-        if row is not None:
+        if row is not None and not even_deleted:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 

@@ -33,8 +33,7 @@ _UPSERT = (
         updated_at=NOW,
     )
 )
-_TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD).values(updated_at=NOW)
-_TOUCH_LIVING = _TOUCH.where(threads.c.deleted_at.is_(None))
+_TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None)).values(updated_at=NOW)
 
 
 class MySQLHooks(Hooks):
@@ -65,24 +64,18 @@ class MySQLHooks(Hooks):
         self.allocate(conn, thread_id, 0, now)
         return self._read_locked(conn, thread_id, *columns)
 
-    def lock(
-        self,
-        conn: sa.Connection,
-        thread_id: str,
-        now: datetime,
-        *columns: sa.Column[Any],
-        even_deleted: bool = False,
-    ) -> Any | None:
-        touch = _TOUCH if even_deleted else _TOUCH_LIVING
-        if conn.execute(touch, {"thread": thread_id, "now": now}).rowcount == 0:
-            return None if even_deleted else self.lock_unchanged(conn, thread_id, *columns)
+    def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
+        if conn.execute(_TOUCH, {"thread": thread_id, "now": now}).rowcount == 0:
+            return self.lock_unchanged(conn, thread_id, *columns)  # there is none, or it was deleted softly
         return self._read_locked(conn, thread_id, *columns)
 
-    def lock_unchanged(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any | None:
+    def lock_unchanged(
+        self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any], even_deleted: bool = False
+    ) -> Any | None:
         named = (threads.c.thread_id, threads.c.deleted_at.label("deleted"))
         statement = sa.select(*named, *columns).where(threads.c.thread_id == thread_id)
         row = conn.execute(statement.with_for_update()).one_or_none()
-        if row is not None:
+        if row is not None and not even_deleted:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -154,30 +155,38 @@ def set_status(conn: sa.Connection, hooks: Hooks, thread_id: str, status: str) -
 
 
 def soft_delete_thread(conn: sa.Connection, hooks: Hooks, thread_id: str) -> None:
-    """Let nobody write to the thread any more. The first time is the one that is kept."""
-    now = rules.utc_now()
-    if not hooks.lock(conn, thread_id, now, even_deleted=True):
+    """Let nobody write to the thread any more."""
+    thread = hooks.lock_unchanged(conn, thread_id, even_deleted=True)
+    if thread is None:
         raise ThreadNotFoundError(thread_id)
-    living = sa.and_(threads.c.thread_id == thread_id, threads.c.deleted_at.is_(None))
-    conn.execute(sa.update(threads).where(living), {"deleted_at": now})
+    if thread.deleted is None:
+        _set_deleted(conn, thread_id, rules.utc_now())
 
 
 def restore_thread(conn: sa.Connection, hooks: Hooks, thread_id: str) -> None:
     """Let it be written to again."""
-    if not hooks.lock(conn, thread_id, rules.utc_now(), even_deleted=True):
+    thread = hooks.lock_unchanged(conn, thread_id, even_deleted=True)
+    if thread is None:
         raise ThreadNotFoundError(thread_id)
-    conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"deleted_at": None})
+    if thread.deleted is not None:
+        _set_deleted(conn, thread_id, None)
+
+
+def _set_deleted(conn: sa.Connection, thread_id: str, deleted_at: datetime | None) -> None:
+    changes = {"deleted_at": deleted_at, "updated_at": rules.utc_now()}
+    conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), changes)
 
 
 def delete_thread(conn: sa.Connection, hooks: Hooks, thread_id: str) -> bool:
     """Delete every row of the thread; its forks and sub-threads live on without a parent."""
-    now = rules.utc_now()
-    if not hooks.lock(conn, thread_id, now, even_deleted=True):
+    if hooks.lock_unchanged(conn, thread_id, even_deleted=True) is None:
         return False
     for table in OF_A_THREAD:
         conn.execute(sa.delete(table).where(table.c.thread_id == thread_id))
     conn.execute(
-        sa.update(threads).where(threads.c.parent_thread_id == thread_id).values(parent_thread_id=None, updated_at=now)
+        sa.update(threads)
+        .where(threads.c.parent_thread_id == thread_id)
+        .values(parent_thread_id=None, updated_at=rules.utc_now())
     )
     conn.execute(sa.delete(threads).where(threads.c.thread_id == thread_id))
     return True
