@@ -1,14 +1,17 @@
 """The backends every contract test runs on, each with a database of its own for each test."""
 
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+import servers
 import threadkeep
 from servers import migrated_database
 from threadkeep import MemoryCheckpointer, MySQLCheckpointer, PostgresCheckpointer, SQLiteCheckpointer
@@ -71,9 +74,25 @@ async def memory(folder: Path) -> AsyncIterator[Backend]:
     yield Backend("memory", MemoryCheckpointer)
 
 
+@cache
+def template() -> bytes:
+    """A SQLite file with the newest schema and nothing in it. Making one takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "template.db"
+        servers.in_a_thread(lambda: threadkeep.upgrade(f"sqlite:///{path}"))
+        return path.read_bytes()
+
+
+def migrated_file(folder: Path) -> Path:
+    """A copy of it."""
+    path = folder / "threads.db"
+    path.write_bytes(template())
+    return path
+
+
 @asynccontextmanager
 async def sqlite(folder: Path) -> AsyncIterator[Backend]:
-    path = folder / "threads.db"
+    path = migrated_file(folder)
     engine = host_engine(f"sqlite+aiosqlite:///{path}")
     yield Backend("sqlite", lambda **options: SQLiteCheckpointer(path, **options), engine)
     await engine.dispose()
@@ -89,8 +108,7 @@ def on_aiosqlite(name: str, *, begins_by_itself: bool) -> Callable[[Path], Abstr
 
     @asynccontextmanager
     async def backend(folder: Path) -> AsyncIterator[Backend]:
-        path = folder / "threads.db"
-        await threadkeep.upgrade(f"sqlite:///{path}")
+        path = migrated_file(folder)
         engine = host_engine(f"sqlite+aiosqlite:///{path}")
         if begins_by_itself:
 

@@ -121,21 +121,28 @@ def _new_copy(kind: str) -> str:
 def _emptied(kind: str, name: str) -> bool:
     """Whether it is as good as new: nobody is connected any more, and all that a test has left is gone."""
     _disconnect_all(kind, name)
-    if _picture(kind, name) != _picture_of_template(kind):
-        return False
-    of_threads = [table.name for table in reversed(metadata.sorted_tables) if table is not schema_version]
-    _execute(kind, *(f"DELETE FROM {table}" for table in of_threads), database=name)
-    return True
+    try:
+        return bool(_picture(kind, name, *_EMPTYING) == _picture_of_template(kind))
+    except DBAPIError:
+        return False  # a table is missing
 
 
-def _picture(kind: str, name: str) -> Any:
-    """All columns there are, and which version they are of."""
+_EMPTYING = (
+    "BEGIN",
+    *(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables) if table is not schema_version),
+    "COMMIT",
+)
+
+
+def _picture(kind: str, name: str, *and_then: str) -> Any:
+    """All columns there are, and which version they are of; what is to be done besides takes no connection more."""
     schema = "current_schema()" if kind == "postgresql" else "database()"
     columns = (
         f"SELECT table_name, column_name, is_nullable FROM information_schema.columns WHERE table_schema = {schema}"
     )
     version = f"SELECT * FROM {schema_version.name}"
-    return [sorted(map(tuple, _execute(kind, statement, database=name))) for statement in (columns, version)]
+    seen = _execute_all(kind, columns, version, *and_then, database=name)
+    return [sorted(map(tuple, rows)) for rows in seen[:2]]
 
 
 @cache
@@ -175,7 +182,7 @@ def _disconnect_all(kind: str, name: str) -> None:
     if kind == "postgresql":
         _execute(kind, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         return
-    for (process,) in _execute(kind, f"SELECT id FROM {_PROCESSES[kind]} WHERE db = '{name}'"):
+    for (process,) in _execute(kind, f"SELECT id FROM {PROCESSES[kind]} WHERE db = '{name}'"):
         try:
             _execute(kind, f"KILL {process}")
         except DBAPIError as error:
@@ -184,7 +191,7 @@ def _disconnect_all(kind: str, name: str) -> None:
 
 
 # Neither server has both: MySQL is about to lose the one, MariaDB never had the other.
-_PROCESSES = {"mysql": "performance_schema.processlist", "mariadb": "information_schema.processlist"}
+PROCESSES = {"mysql": "performance_schema.processlist", "mariadb": "information_schema.processlist"}
 _NO_SUCH_PROCESS = 1094  # it went by itself in the meantime
 
 
@@ -193,7 +200,7 @@ def _template(kind: str) -> str:
     name = _new_name()
     _create(kind, name)
     _running.callback(_drop, kind, name)
-    _in_a_thread(lambda: threadkeep.upgrade(_database_url(kind, name)))
+    in_a_thread(lambda: threadkeep.upgrade(_database_url(kind, name)))
     return name
 
 
@@ -217,17 +224,22 @@ def _copy_template(kind: str, name: str) -> None:
 
 def _execute(kind: str, *statements: str, database: str | None = None) -> list[Row[Any]]:
     """Run the statements on a connection of the server's own user; the rows of the last one."""
+    return _execute_all(kind, *statements, database=database)[-1]
+
+
+def _execute_all(kind: str, *statements: str, database: str | None = None) -> list[list[Row[Any]]]:
+    """The same; the rows of each."""
     engine = _engine(server_url(kind) if database is None else _database_url(kind, database))
 
-    async def execute() -> list[Row[Any]]:
-        rows: list[Row[Any]] = []
+    async def execute() -> list[list[Row[Any]]]:
+        rows: list[list[Row[Any]]] = []
         async with engine.connect() as connection:
             for statement in statements:
                 result = await connection.exec_driver_sql(statement)
-                rows = list(result) if result.returns_rows else []
+                rows.append(list(result) if result.returns_rows else [])
         return rows
 
-    return _in_a_thread(execute)
+    return in_a_thread(execute)
 
 
 @cache
@@ -238,7 +250,7 @@ def _engine(url: str) -> AsyncEngine:
     return create_async_engine(parsed.set(drivername=driver), poolclass=NullPool, isolation_level="AUTOCOMMIT")
 
 
-def _in_a_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def in_a_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run it on a loop in another thread: the caller may be a test that runs on a loop already."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(work())).result()
@@ -274,7 +286,7 @@ def _wait_until_it_answers(url: str, is_alive: Callable[[], bool] = lambda: True
     deadline = time.monotonic() + 90
     while True:
         try:
-            return _in_a_thread(ask)
+            return in_a_thread(ask)
         except Exception as error:  # refused, reset, "starting up": each driver has errors of its own for it
             if not is_alive() or time.monotonic() > deadline:
                 raise NotAvailable(f"it did not answer: {error}") from error

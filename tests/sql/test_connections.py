@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from backends import BACKENDS, Backend
+from servers import PROCESSES
 from threadkeep import (
     CheckpointerError,
     CubepiSchemaUninitialized,
@@ -61,7 +62,9 @@ class Sessions:
             rows = (await self._looking.execute(sa.text(statement))).all()
             return {row.pid: row.wait_event_type or "" for row in rows}
         # Not SHOW PROCESSLIST: it has the statements of all, cut off and with bytes that no driver can read as text.
-        statement = "SELECT id, command FROM information_schema.processlist WHERE db = database()"
+        is_mariadb = getattr(self._looking.dialect, "is_mariadb", False)
+        processes = PROCESSES["mariadb" if is_mariadb else "mysql"]
+        statement = f"SELECT id, command FROM {processes} WHERE db = database()"
         rows = (await self._looking.execute(sa.text(statement))).all()
         return {session: "Lock" if command == "Query" else "" for session, command in rows}
 
