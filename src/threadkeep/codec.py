@@ -84,7 +84,11 @@ class Codec:
 
     def _encode_message(self, message: Any, given: str | None, name: str) -> MessageRow:
         if given is None:
-            given = read_field(message, "message_id") or None  # a class may call it "" before there is one
+            given = read_field(message, "message_id")
+            if given == "" or callable(
+                given
+            ):  # a class may call it "" before there is one, or have a method of that name
+                given = None
         message_id = new_message_id() if given is None else check_given_id(f"{name}.message_id", given)
         run_id = check_optional_id(f"{name}.run_id", read_field(message, "run_id"))
         payload = _dump(self._message, message, name, self._check_message)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from threadkeep.codec import Codec
+from threadkeep.errors import StaleContextError, SummaryNotFoundError
 from threadkeep.ids import check_id
-from threadkeep.message_ids import message_id_in, message_ids_in
+from threadkeep.message_ids import listed, message_id_in, message_ids_in
 from threadkeep.message_log import records_of
 from threadkeep.parts import Parts
 from threadkeep.records import ContextItem, MessageRecord, PlacedItem
@@ -27,7 +28,8 @@ class Context:
 
         Until something is compacted, that is the whole log. What is appended later is in the window by itself.
         """
-        return [_item(placed) for placed in await self._store.context_items(check_id("thread_id", thread_id))]
+        thread_id = check_id("thread_id", thread_id)
+        return [_item(thread_id, placed) for placed in await self._store.context_items(thread_id)]
 
     async def load(self, thread_id: str) -> list[Any]:
         """The messages in the window themselves. It costs what is in there, however long the log is."""
@@ -58,11 +60,16 @@ class Context:
         taken, and ThreadNotFoundError. Of two at once that remove the same, one wins, and the other is told.
         """
         thread_id = check_id("thread_id", thread_id)
-        ids = message_ids_in("remove", remove)
+        items = listed("remove", remove)
+        ids = message_ids_in("remove", items)
         if not ids:
             raise ValueError("remove is empty: say which items the summary stands for")
         (row,) = self._codec.encode_messages([summary], [summary_id])
-        return _item(await self._store.swap_context(thread_id, ids, row))
+        # Two threads may call different messages alike.
+        foreign = [item.message_id for item in items if _is_foreign(thread_id, item)]
+        if foreign:
+            raise StaleContextError(thread_id, foreign)
+        return _item(thread_id, await self._store.swap_context(thread_id, ids, row))
 
     async def expand(self, thread_id: str, summary: Any, *, deep: bool = False) -> list[MessageRecord]:
         """What the summary stands for, in order: the messages, and the summaries, that it took the place of.
@@ -70,10 +77,17 @@ class Context:
         With `deep`, only messages: those of the log that it stands for in the end. The summary is given by its id, or
         as an item or record of it. Raises SummaryNotFoundError.
         """
-        thread_id = check_id("thread_id", thread_id)
-        entries = await self._store.expand(thread_id, message_id_in("summary", summary), bool(deep))
+        thread_id, summary_id = check_id("thread_id", thread_id), message_id_in("summary", summary)
+        if _is_foreign(thread_id, summary):
+            raise SummaryNotFoundError(thread_id, summary_id)
+        entries = await self._store.expand(thread_id, summary_id, bool(deep))
         return records_of(self._codec, thread_id, entries)
 
 
-def _item(placed: PlacedItem) -> ContextItem:
-    return ContextItem(placed.message_id, placed.position, is_summary=placed.number is not None)
+def _item(thread_id: str, placed: PlacedItem) -> ContextItem:
+    return ContextItem(thread_id, placed.message_id, placed.position, is_summary=placed.number is not None)
+
+
+def _is_foreign(thread_id: str, item: Any) -> bool:
+    """Whether it is what this module, or `cp.messages`, gave of another thread."""
+    return isinstance(item, ContextItem | MessageRecord) and item.thread_id != thread_id

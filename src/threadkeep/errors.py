@@ -209,10 +209,13 @@ class StaleContextError(_About):
     fields = ("thread_id", "message_ids")
     thread_id: str
     message_ids: list[str]
-    template = (
-        "not in the context window of thread {thread_id!r}: {message_ids}. Nothing was changed: look at context.items()"
-        " again"
-    )
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.message_ids[:5]))
+        more = len(self.message_ids) - 5
+        if more > 0:
+            shown += f" and {more:,} more"
+        return f"not in the context window of thread {self.thread_id!r}: {shown}. Nothing was changed: read it again"
 
 
 class CheckpointerLockTimeoutError(CheckpointerError):

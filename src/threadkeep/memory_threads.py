@@ -256,6 +256,7 @@ class Thread:
             number: self.summaries[number]._replace(position=position, replaces=replaces)
             for number, (position, replaces) in placed.items()
         }
+        numbers = {summary.row.message_id: number for number, summary in summaries.items()}
         now = rules.utc_now()
         return Thread(
             thread_id=thread_id,
@@ -279,11 +280,15 @@ class Thread:
             agent=self.agent,
             system_prompt=self.system_prompt,
             labels=self.labels,
-            parts={message_id: list(self.parts[message_id]) for message_id in seqs if message_id in self.parts},
+            parts={
+                message_id: list(parts)
+                for message_id, parts in self.parts.items()
+                if message_id in seqs or message_id in numbers
+            },
             compacted_seq=compacted_seq,
             window=window,
             summaries=summaries,
-            numbers={summary.row.message_id: number for number, summary in summaries.items()},
+            numbers=numbers,
         )
 
 

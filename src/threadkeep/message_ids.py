@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -61,8 +61,13 @@ def message_id_in(name: str, value: Any) -> str:
     return check_id(f"{name}.message_id", message_id)
 
 
-def message_ids_in(name: str, values: Iterable[Any]) -> list[str]:
+def message_ids_in(name: str, values: Any) -> list[str]:
     """Those of several, each once."""
-    if isinstance(values, str):
-        raise InvalidIdError(name, values, "it is one string where a list of ids belongs")
-    return list(dict.fromkeys(message_id_in(f"{name}[{index}]", value) for index, value in enumerate(values)))
+    return list(dict.fromkeys(message_id_in(f"{name}[{i}]", value) for i, value in enumerate(listed(name, values))))
+
+
+def listed(name: str, values: Any) -> list[Any]:
+    """The values, which must be several: one message alone would be taken apart."""
+    if isinstance(values, str | Mapping) or hasattr(values, "message_id") or not isinstance(values, Iterable):
+        raise InvalidIdError(name, shown(values), "it is one thing where a list of ids, items or records belongs")
+    return list(values)

@@ -291,6 +291,7 @@ class UsageTotals:
 class ContextItem:
     """A message of the log, or a summary in the place of some, as it stands in the context window."""
 
+    thread_id: str
     message_id: str
     position: int
     """The message's seq; of a summary, that of the first message it stands for."""

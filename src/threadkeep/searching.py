@@ -17,7 +17,8 @@ MAX_TEXT = 65_536
 
 def fold(text: str) -> str:
     """The text without what a reader would not look for: case, width, and characters that are not one."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    # Twice: the lower case of some Greek letters is three characters, which are one again afterwards.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return folded.replace("\0", "").encode("utf-8", "ignore").decode()
 
 

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 MAX_LIMIT = 10_000
 MAX_SEARCH = 1_000
+MAX_KEYS = 1_000
 STATUSES = ("active", "completed", "failed", "cancelled")
 
 
@@ -191,6 +192,8 @@ class Threads:
 
     def _labels(self, metadata: Mapping[str, Any]) -> tuple[str, ...]:
         wanted = dict(metadata)
+        if len(wanted) > MAX_KEYS:
+            raise ValueError(f"metadata has {len(wanted):,} keys: look for at most {MAX_KEYS:,} at once")
         self._codec.encode_object(wanted, "metadata")
         return tuple(sorted(label(key, value) for key, value in wanted.items()))
 

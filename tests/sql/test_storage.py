@@ -1,6 +1,7 @@
 """What is stored once is not stored again, and what belongs together is read together."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 
 from backends import BACKENDS, Backend
 from threadkeep import TextContent, UserMessage
-from threadkeep.sql.tables import checkpoints
+from threadkeep.sql.tables import checkpoints, usage
 
 TURNS = 30
 
@@ -18,6 +19,23 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     """With an engine of the host's, to look at the rows."""
     async with BACKENDS[request.param](tmp_path) as backend:
         yield backend
+
+
+@contextmanager
+def statements_on(backend: Backend) -> Iterator[list[str]]:
+    """What is sent about our tables."""
+    assert backend.engine is not None
+    statements: list[str] = []
+
+    def keep(conn: object, cursor: object, statement: str, *_: object) -> None:
+        if "cubepi_" in statement:
+            statements.append(statement)
+
+    sa.event.listen(backend.engine.sync_engine, "before_cursor_execute", keep)
+    try:
+        yield statements
+    finally:
+        sa.event.remove(backend.engine.sync_engine, "before_cursor_execute", keep)
 
 
 async def test_a_checkpoint_costs_the_same_however_long_the_thread_is(backend: Backend) -> None:
@@ -46,13 +64,48 @@ async def test_the_resume_report_is_one_statement(backend: Backend) -> None:
         await cp.append("thread", [UserMessage(content=[TextContent(text="x")])])
         await cp.checkpoints.save("thread")
         await cp.ledger.issue("thread", "call", "tool", {})
-        statements: list[str] = []
-        assert backend.engine is not None
-
-        @sa.event.listens_for(backend.engine.sync_engine, "before_cursor_execute")
-        def count(conn: object, cursor: object, statement: str, *_: object) -> None:
-            statements.append(statement)
-
-        report = await cp.resume("thread")
+        with statements_on(backend) as statements:
+            report = await cp.resume("thread")
         assert report.checkpoint.version == 1
-        assert len([statement for statement in statements if "cubepi_" in statement]) == 1
+        assert len(statements) == 1
+
+
+@pytest.mark.parametrize(
+    "backend", ["aiosqlite-of-host", "postgresql-of-host", "mysql-of-host", "mariadb-of-host"], indirect=True
+)
+async def test_messages_and_windows_come_with_their_parts_in_two_statements(backend: Backend) -> None:
+    """However many they are; without the parts, it is one."""
+    async with backend.opened() as cp:
+        await cp.append("thread", [UserMessage(content=[TextContent(text="x")]) for _ in range(TURNS)])
+        records = await cp.messages.list("thread")
+        for record in records:
+            await cp.parts.append("thread", record.message_id, "text", record.seq)
+        await cp.context.swap("thread", records[1:5], UserMessage(content=[TextContent(text="summary")]))
+        for read, length in ((cp.messages.list, TURNS), (cp.context.records, TURNS - 3)):
+            for with_parts in (False, True):
+                with statements_on(backend) as statements:
+                    found = await read("thread", with_parts=with_parts)
+                assert len(found) == length
+                assert sum(len(record.parts or []) for record in found) == (TURNS - 4 * (length < TURNS)) * with_parts
+                assert len(statements) == 1 + with_parts
+        with statements_on(backend) as statements:
+            await cp.context.load("thread")
+            await cp.context.items("thread")
+            await cp.usage.by_run("thread")
+        assert len(statements) == 3
+
+
+async def test_sums_of_usage_may_be_longer_than_64_bits(backend: Backend) -> None:
+    """Some servers give up there, for all that has been recorded since."""
+    assert backend.engine is not None
+    largest = dict.fromkeys(("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"), 2**53 - 1)
+    dollars = 1_000_000
+    async with backend.opened() as cp:
+        await cp.usage.record("thread", "0", **largest, cost=dollars)
+        row = {**largest, "cost": dollars * 10**9, "model_id": "", "provider_id": "", "finish_reason": ""}
+        others = [{**row, "thread_id": "thread", "message_id": f"{number}"} for number in range(1, 10_000)]
+        async with backend.engine.begin() as conn:
+            await conn.execute(sa.insert(usage), others)
+        total = await cp.usage.total("thread")
+        assert (total.answers, total.input_tokens, total.cost) == (10_000, 10_000 * (2**53 - 1), 10_000 * dollars)
+        assert (await cp.usage.by_model("thread"))[""] == (await cp.usage.by_run("thread"))[None] == total

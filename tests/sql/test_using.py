@@ -167,6 +167,62 @@ async def test_a_delete_finds_the_fork_that_was_made_meanwhile(cp: Any, engine: 
     assert (await cp.threads.get("fork")).parent_thread_id is None
 
 
+def called(message_id: str, run_id: str | None = None) -> UserMessage:
+    return UserMessage(content=[TextContent(text=message_id)], run_id=run_id, message_id=message_id)
+
+
+async def window(cp: Any, thread_id: str = "thread") -> list[str]:
+    return [record.message_id for record in await cp.context.records(thread_id)]
+
+
+async def under(cp: Any, summary_id: str, thread_id: str = "thread") -> list[str]:
+    return [record.message_id for record in await cp.context.expand(thread_id, summary_id)]
+
+
+async def test_an_old_snapshot_does_not_let_a_summary_swallow_what_came_meanwhile(cp: Any, engine: AsyncEngine) -> None:
+    """The host's snapshot has the first messages and its own last one, but not those of others in between."""
+    await cp.append("thread", [called("a"), called("b")])
+    for attempt in range(2):
+        try:
+            async with engine.begin() as conn:
+                await conn.execute(sa.select(tables.messages.c.seq))
+                if attempt == 0:
+                    await cp.append("thread", [called("theirs")])
+                tx = cp.using(conn)
+                await tx.append("thread", [called("mine")])
+                await tx.context.swap("thread", ["a", "b", "mine"], said("S"), summary_id="S")
+            break
+        except TransactionConflictError:
+            assert attempt == 0
+    assert await window(cp) == ["S", "theirs"]
+    assert await under(cp, "S") == ["a", "b", "mine"]
+
+
+async def test_an_old_snapshot_does_not_mislead_a_fork(cp: Any, engine: AsyncEngine) -> None:
+    """The host's snapshot takes the second run for open. What is copied, and all that is said of it, is not."""
+    for run_id, names in (("first", "ab"), ("second", "cd")):
+        await cp.claim_run("thread", run_id)
+        await cp.append("thread", [called(name, run_id) for name in names])
+    await cp.mark_run_complete("thread", "first")
+    await cp.append("thread", [called("e"), called("f")])
+    await cp.context.swap("thread", ["e", "f"], said("S"), summary_id="S")
+    for attempt in range(2):
+        try:
+            async with engine.begin() as conn:
+                await conn.execute(sa.select(tables.runs.c.completed_at))
+                await conn.execute(sa.select(tables.messages.c.seq))
+                if attempt == 0:
+                    await cp.mark_run_complete("thread", "second")
+                await cp.using(conn).fork("thread", "fork", after_run_id="second")
+            break
+        except TransactionConflictError:
+            assert attempt == 0
+    assert await texts(cp, "fork") == list("abcdef")
+    assert (await cp.threads.get("fork")).forked_at_seq == 6
+    assert await window(cp, "fork") == ["a", "b", "c", "d", "S"]
+    assert await under(cp, "S", "fork") == ["e", "f"]
+
+
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name.startswith(SERVERS)], indirect=True)
 async def test_of_two_that_wait_for_each_other_one_is_told_to_begin_again(cp: Any, engine: AsyncEngine) -> None:
     """On servers: SQLite has one lock for all, so nobody can wait for two. Its conflict is the old snapshot, above."""

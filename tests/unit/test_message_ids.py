@@ -101,8 +101,9 @@ def test_messages_are_named_by_their_id_or_by_what_has_it() -> None:
     assert message_id_in("summary", {"message_id": "a"}) == "a"
     assert message_ids_in("remove", iter(["b", record, "b", "a", "c"])) == ["b", "a", "c"]
     assert message_ids_in("remove", []) == []
-    with pytest.raises(InvalidIdError, match="one string"):
-        message_ids_in("remove", "abc")
+    for alone in ("abc", {"message_id": "a"}, record, None, 7):
+        with pytest.raises(InvalidIdError, match="where a list"):
+            message_ids_in("remove", alone)
     for wrong in (SimpleNamespace(message_id=None), SimpleNamespace(), {"message_id": None}, {}, *BAD_IDS):
         with pytest.raises(InvalidIdError) as caught:
             message_ids_in("remove", ["a", wrong])

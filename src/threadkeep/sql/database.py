@@ -58,7 +58,7 @@ class Database:
             except DBAPIError as error:
                 failure = self.hooks.classify(error)
                 if failure is not Failure.DISCONNECT:
-                    raise _ours(failure, error) from error
+                    raise _ours(failure, error, reading=True) from error
                 if attempt == _RECONNECTS:
                     raise
             except SQLAlchemyError as error:
@@ -196,7 +196,7 @@ class Joined:
             return result
 
 
-def _ours(failure: Failure, error: DBAPIError, *, joined: bool = False) -> Exception:
+def _ours(failure: Failure, error: DBAPIError, *, joined: bool = False, reading: bool = False) -> Exception:
     """The error the caller gets instead of the driver's."""
     reason = str(error.orig)
     match failure:
@@ -216,7 +216,8 @@ def _ours(failure: Failure, error: DBAPIError, *, joined: bool = False) -> Excep
             return CubepiSchemaUninitialized(
                 f"the tables are not what this library needs: run 'threadkeep upgrade URL' ({reason})"
             )
-    return CheckpointerError(f"the database refused the operation, and nothing was written: {reason}")
+    so_what = "" if reading else ", and nothing was written"
+    return CheckpointerError(f"the database refused the operation{so_what}: {reason}")
 
 
 def _unexpected(error: SQLAlchemyError) -> Exception:

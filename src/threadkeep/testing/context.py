@@ -74,7 +74,7 @@ class ContextContract:
         assert await checkpointer.context.items("thread") == []
         appended = await checkpointer.messages.append("thread", one_of_each())
         assert await checkpointer.context.items("thread") == [
-            ContextItem(message_id, position) for position, message_id in enumerate(appended, 1)
+            ContextItem("thread", message_id, position) for position, message_id in enumerate(appended, 1)
         ]
         assert await checkpointer.context.load("thread") == one_of_each()
         assert await checkpointer.messages.last_summary("thread") is None
@@ -84,13 +84,13 @@ class ContextContract:
         await a_thread_of(checkpointer, "abc", "other")
         before = await checkpointer.load("thread"), await checkpointer.messages.list("thread")
         record = await checkpointer.threads.get("thread")
-        assert await swapped(checkpointer, "bcd", "S") == ContextItem("S", 2, is_summary=True)
+        assert await swapped(checkpointer, "bcd", "S") == ContextItem("thread", "S", 2, is_summary=True)
         assert await window(checkpointer) == "aSef"
         assert await checkpointer.context.items("thread") == [
-            ContextItem("a", 1),
-            ContextItem("S", 2, is_summary=True),
-            ContextItem("e", 5),
-            ContextItem("f", 6),
+            ContextItem("thread", "a", 1),
+            ContextItem("thread", "S", 2, is_summary=True),
+            ContextItem("thread", "e", 5),
+            ContextItem("thread", "f", 6),
         ]
         assert await under(checkpointer, "S") == ("bcd", "bcd")
         # The log has not changed, and goes on where it was.
@@ -108,7 +108,7 @@ class ContextContract:
         await swapped(checkpointer, "ef", "T")
         assert await window(checkpointer) == "aSdTghi"
         # One before a summary, one between two, one after; and in whatever order they are named.
-        assert await swapped(checkpointer, "gTSda", "U") == ContextItem("U", 1, is_summary=True)
+        assert await swapped(checkpointer, "gTSda", "U") == ContextItem("thread", "U", 1, is_summary=True)
         assert await window(checkpointer) == "Uhi"
         assert await under(checkpointer, "U") == ("aSdTg", "abcdefg")
         await swapped(checkpointer, "U", "V")
@@ -267,6 +267,23 @@ class ContextContract:
             await checkpointer.messages.get("thread", "new")
         assert await window(checkpointer, "other") == "xyz"
 
+    async def test_what_is_of_another_thread_is_told_apart(self, checkpointer: Any) -> None:
+        """By what it says of itself: two threads may have messages of the same id."""
+        for thread_id in ("thread", "other"):
+            await a_thread_of(checkpointer, "ab", thread_id)
+        summary = await swapped(checkpointer, "a", "S", "other")
+        items = await checkpointer.context.items("other")
+        for foreign in (items, await checkpointer.context.records("other"), ["a", items[1]]):
+            with pytest.raises(StaleContextError) as caught:
+                await checkpointer.context.swap("thread", foreign, named("T"))
+            assert "b" in caught.value.message_ids
+        await swapped(checkpointer, "a", "S")
+        with pytest.raises(SummaryNotFoundError):
+            await checkpointer.context.expand("thread", summary)
+        assert await window(checkpointer) == await window(checkpointer, "other") == "Sb"
+        with pytest.raises(StaleContextError, match=r"'0', '1', '2', '3', '4' and 95 more\."):
+            await checkpointer.context.swap("thread", [f"{number}" for number in range(100)], named("T"))
+
     async def test_a_summary_needs_an_id_of_its_own(self, checkpointer: Any) -> None:
         await a_thread_of(checkpointer, "abcd")
         await swapped(checkpointer, "ab", "S")
@@ -385,10 +402,10 @@ class ContextContract:
         await checkpointer.fork("thread", "fork", after_run_id="second")
         assert await window(checkpointer, "fork") == "aUdf"
         assert await checkpointer.context.items("fork") == [
-            ContextItem("a", 1),
-            ContextItem("U", 2, is_summary=True),
-            ContextItem("d", 4),
-            ContextItem("f", 6),
+            ContextItem("fork", "a", 1),
+            ContextItem("fork", "U", 2, is_summary=True),
+            ContextItem("fork", "d", 4),
+            ContextItem("fork", "f", 6),
         ]
         assert await under(checkpointer, "U", "fork") == ("ST", "bceg")
         copied = await checkpointer.messages.last_summary("fork")
@@ -446,7 +463,7 @@ class ContextContract:
         await swapped(checkpointer, "bd", "S")
         await swapped(checkpointer, "aSc", "T")
         await checkpointer.fork("thread", "fork", after_run_id="first")
-        assert await checkpointer.context.items("fork") == [ContextItem("a", 1), ContextItem("b", 2)]
+        assert await checkpointer.context.items("fork") == [ContextItem("fork", "a", 1), ContextItem("fork", "b", 2)]
         assert await checkpointer.messages.last_summary("fork") is None
         await swapped(checkpointer, "b", "S", "fork")
         await a_thread_of(checkpointer, "T", "fork")

@@ -290,13 +290,16 @@ class PartsContract:
         await checkpointer.parts.update_status(
             "thread", message_id, 1, tool_state="done", output=[1], completed_at=TIME
         )
-        for other in ("legacy", "left", "draft"):
+        await checkpointer.context.swap("thread", ["legacy"], named("whole"))
+        await checkpointer.context.swap("thread", ["left"], named("broken"))
+        for other in ("legacy", "left", "draft", "whole", "broken"):
             await checkpointer.parts.append("thread", other, "text", other)
         await checkpointer.fork("thread", "fork", after_run_id="run")
         parts = await checkpointer.parts.of("thread", [message_id])
         copied = await checkpointer.parts.of("fork", [message_id])
         assert copied[message_id] == [replace(part, thread_id="fork") for part in parts[message_id]]
         assert await contents(checkpointer, "fork", "legacy", "left", "draft") == [["legacy"], [], []]
+        assert await contents(checkpointer, "fork", "whole", "broken") == [["whole"], []]  # as the summaries themselves
         assert (await checkpointer.resume("fork")).drafts == []
         await checkpointer.parts.update_status("fork", message_id, 0, error="only here")
         assert (await checkpointer.parts.append("fork", message_id, "text", 3)).index == 2

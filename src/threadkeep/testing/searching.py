@@ -126,6 +126,9 @@ class SearchContract:
                 assert await hits(checkpointer, text) == []
             for text in ("one\ntwo", "ONE", "two"):
                 assert await hits(checkpointer, text) == [("words", 1)]
+            await checkpointer.append("cases", [said("Μαΐου, STRASSE, ﬁn")])
+            for text in ("Μαΐου".upper(), "Μαΐου", "straße", "FIN"):
+                assert await hits(checkpointer, text) == [("cases", 1)]
 
     async def test_a_host_says_which_messages_can_be_found(self, make_checkpointer: Any) -> None:
         async with make_checkpointer(searchable=lambda message: message.metadata.get("topic")) as checkpointer:

@@ -408,6 +408,15 @@ class SessionsContract:
         for number, value in enumerate(values):
             assert await found(checkpointer, metadata={"value": value}) == [f"{number}"]
 
+    async def test_many_keys_are_asked_for_at_once(self, checkpointer: Any) -> None:
+        metadata = {f"key {number}": number for number in range(1_000)}
+        await checkpointer.threads.create("all", metadata=metadata)
+        await checkpointer.threads.create("most", metadata={**metadata, "key 999": None})
+        assert await found(checkpointer, metadata=metadata) == ["all"]
+        assert await found(checkpointer, metadata={**metadata, "key 0": 0.0}) == []
+        with pytest.raises(ValueError, match="1,001 keys"):
+            await checkpointer.threads.list(metadata={**metadata, "more": 1})
+
     async def test_no_key_is_more_than_a_key(self, checkpointer: Any) -> None:
         """Whatever it means to a server's JSON, or in a statement."""
         for number, name in enumerate(("even", "odd")):

@@ -109,6 +109,13 @@ class Hooks:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 
+    def fresh(self, statement: sa.Select[Any]) -> sa.Select[Any]:
+        """The statement, reading what is committed by now, for what the thread's lock does not protect row by row.
+
+        Who has an older snapshot has failed at the lock, on most servers.
+        """
+        return statement
+
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
         statement = self._upsert(threads.c.last_seq)

@@ -79,6 +79,9 @@ class MySQLHooks(Hooks):
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 
+    def fresh(self, statement: sa.Select[Any]) -> sa.Select[Any]:
+        return statement.with_for_update(read=True)  # the lock lets older snapshots pass, and plain reads believe them
+
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         last_seq: int = conn.execute(_UPSERT, {"thread": thread_id, "count": count, "now": now}).lastrowid
         if last_seq == 0:

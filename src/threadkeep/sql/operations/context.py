@@ -90,7 +90,8 @@ def swap(conn: sa.Connection, hooks: Hooks, thread_id: str, remove: Sequence[str
     thread = hooks.lock(conn, thread_id, now, threads.c.compacted_seq)
     if thread is None:
         raise ThreadNotFoundError(thread_id)
-    change = windows.compact(thread_id, thread.compacted_seq, _current(conn, thread_id, thread.compacted_seq), remove)
+    items = _current(conn, hooks, thread_id, thread.compacted_seq)
+    change = windows.compact(thread_id, thread.compacted_seq, items, remove)
     if summary.is_id_given and taken(conn, thread_id, [summary.message_id]):
         raise DuplicateIdError(thread_id, summary.message_id)
     number = (conn.execute(_LAST_NUMBER, {"thread": thread_id}).scalar_one_or_none() or 0) + 1
@@ -127,11 +128,8 @@ def add_rows(conn: sa.Connection, thread_id: str, rows: dict[int, int | None]) -
         )
 
 
-def _current(conn: sa.Connection, thread_id: str, compacted_seq: int) -> list[PlacedItem]:
-    """The window of a thread that is locked, however old the transaction's snapshot is.
-
-    Of messages that came by themselves, an old snapshot may miss the last ones. Nobody has asked to remove those.
-    """
+def _current(conn: sa.Connection, hooks: Hooks, thread_id: str, compacted_seq: int) -> list[PlacedItem]:
+    """The window of a thread that is locked, however old the transaction's snapshot is."""
     its_own = {"thread": thread_id}
     rows = {row.position: row.number for row in conn.execute(_ROWS, its_own)}
     ids: dict[tuple[str, int], str | None] = {}
@@ -145,7 +143,7 @@ def _current(conn: sa.Connection, thread_id: str, compacted_seq: int) -> list[Pl
         _placed(position, number, ids["message", position] if number is None else ids["summary", number])
         for position, number in rows.items()
     ]
-    later = conn.execute(_LATER.where(messages.c.seq > compacted_seq), its_own)
+    later = conn.execute(hooks.fresh(_LATER.where(messages.c.seq > compacted_seq)), its_own)
     return sorted([*before, *(_placed(row.seq, None, row.message_id) for row in later)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -15,14 +16,25 @@ from threadkeep.sql.operations import context
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
 from threadkeep.sql.operations.runs import completion_seq_of
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
-from threadkeep.sql.tables import checkpoints, messages, parts, runs, search_texts, thread_labels, threads
+from threadkeep.sql.tables import (
+    checkpoints,
+    messages,
+    parts,
+    runs,
+    search_texts,
+    summaries,
+    thread_labels,
+    threads,
+)
 
 
-def _in_slice(cutoff: Any) -> sa.ColumnElement[bool]:
-    """Legacy messages, and those of runs that were completed no later than the cutoff."""
+def _in_slice(cutoff: Any, hooks: Hooks | None = None) -> sa.ColumnElement[bool]:
+    """Legacy messages, and those of runs that were completed no later than the cutoff; with hooks, by now."""
     completed = sa.select(runs.c.run_id).where(
         runs.c.thread_id == THREAD, runs.c.completion_seq.is_not(None), runs.c.completion_seq <= cutoff
     )
+    if hooks is not None:
+        completed = hooks.fresh(completed)
     return sa.and_(
         messages.c.thread_id == THREAD, sa.or_(messages.c.run_id.is_(None), messages.c.run_id.in_(completed))
     )
@@ -41,13 +53,6 @@ _SNAPSHOT = sa.union_all(
 )
 
 _EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
-_LAST_COPIED = (
-    sa.select(messages.c.seq)
-    .where(_in_slice(CUTOFF))
-    .order_by(messages.c.seq.desc())
-    .limit(1)
-    .with_for_update(read=True)
-)
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
 _COPY_MESSAGES = (
@@ -100,9 +105,16 @@ _TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
 _OF_PARTS = [column for column in parts.c if column.name != "thread_id"]
 _COPY_PARTS = sa.insert(parts).from_select(
     ["thread_id", *(column.name for column in _OF_PARTS)],
-    sa.select(_TARGET, *_OF_PARTS)
-    .select_from(parts.join(messages, messages.c.message_id == parts.c.message_id))
-    .where(parts.c.thread_id == THREAD, _in_slice(CUTOFF)),
+    sa.select(_TARGET, *_OF_PARTS).where(
+        parts.c.thread_id == THREAD,
+        # What has come along by now: messages and summaries.
+        sa.or_(
+            *(
+                sa.exists().where(table.c.thread_id == _TARGET, table.c.message_id == parts.c.message_id)
+                for table in (messages, summaries)
+            )
+        ),
+    ),
 )
 _COPIED = (
     sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
@@ -124,15 +136,22 @@ _COPY_SEARCH_TEXTS = sa.insert(search_texts).from_select(
 _COPY_LABELS = sa.insert(thread_labels).from_select(
     ["thread_id", "label"], sa.select(_TARGET, thread_labels.c.label).where(thread_labels.c.thread_id == THREAD)
 )
-_SEQS = sa.select(messages.c.seq).where(_in_slice(CUTOFF)).order_by(messages.c.seq).with_for_update(read=True)
-_SEQS_LEFT = (
-    sa.select(messages.c.seq)
-    .where(messages.c.thread_id == THREAD, ~_in_slice(CUTOFF))
-    .order_by(messages.c.seq)
-    .with_for_update(read=True)
-)
 _OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "provider_id", "agent", "system_prompt")]
 _LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
+
+
+@cache
+def _seqs(hooks: Hooks, *, copied: bool) -> sa.Select[Any]:
+    """Of the messages that are copied, or of those that are left behind: what a copying statement sees, too."""
+    in_slice = _in_slice(CUTOFF, hooks)
+    seqs = sa.select(messages.c.seq).where(messages.c.thread_id == THREAD, in_slice if copied else ~in_slice)
+    return hooks.fresh(seqs.order_by(messages.c.seq))
+
+
+@cache
+def _last_copied(hooks: Hooks) -> sa.Select[Any]:
+    last = sa.select(messages.c.seq).where(_in_slice(CUTOFF, hooks)).order_by(messages.c.seq.desc()).limit(1)
+    return hooks.fresh(last)
 
 
 def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
@@ -168,7 +187,7 @@ def fork(
     row = {
         "thread_id": target,
         "parent_thread_id": source,
-        "forked_at_seq": conn.execute(_LAST_COPIED, slice_).scalar_one_or_none() or 0,
+        "forked_at_seq": conn.execute(_last_copied(hooks), slice_).scalar_one_or_none() or 0,
         "extra": rules.forked_extra(source, thread.extra, metadata, max_bytes),
         "last_completion_seq": cutoff,
         "created_at": now,
@@ -179,12 +198,13 @@ def fork(
         raise ThreadAlreadyExistsError(target)
     whole = {**slice_, "target": target}
     counters = {"last_seq": conn.execute(_COPY_MESSAGES, whole).rowcount}
-    for copy in (_COPY_RUNS, _COPY_PARTS, _COPY_SEARCH_TEXTS, _COPY_LABELS):
+    for copy in (_COPY_RUNS, _COPY_SEARCH_TEXTS, _COPY_LABELS):
         conn.execute(copy, whole)
     if thread.last_version:
         conn.execute(_COPY_CHECKPOINTS, whole)
         counters["last_version"] = conn.execute(_LAST_VERSION, {"thread": target}).scalar_one() or 0
     if thread.compacted_seq:
-        copied, left = (conn.execute(seqs, slice_).scalars().all() for seqs in (_SEQS, _SEQS_LEFT))
+        copied, left = (conn.execute(_seqs(hooks, copied=copied), slice_).scalars().all() for copied in (True, False))
         counters["compacted_seq"] = context.copy_window(conn, source, target, copied, left)
+    conn.execute(_COPY_PARTS, whole)
     conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)

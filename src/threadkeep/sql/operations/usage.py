@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import sqlalchemy as sa
 
 from threadkeep import rules
@@ -13,9 +16,13 @@ from threadkeep.sql.tables import threads, usage
 _GET = sa.select(*(usage.c[name] for name in UsageRow._fields)).where(
     usage.c.thread_id == THREAD, usage.c.message_id == MESSAGE
 )
+_SUMMED = [usage.c[name] for name in StoredTotals._fields[2:]]
+_HALF = 10**9
+"""SQLite's sums end at 64 bits: so what is above a billion and what is below it are summed apart."""
 _SUMS = [
-    sa.func.count(),
-    *(sa.func.sum(usage.c[name]) for name in StoredTotals._fields[2:]),
+    sa.func.sum(half)
+    for column in _SUMMED
+    for half in ((column - column % sa.literal(_HALF)) // sa.literal(_HALF), column % sa.literal(_HALF))
 ]
 
 
@@ -36,9 +43,13 @@ def get(conn: sa.Connection, hooks: Hooks, thread_id: str, message_id: str) -> U
 def totals(conn: sa.Connection, hooks: Hooks, thread_id: str, by: str | None) -> list[StoredTotals]:
     """The sums, over the thread or for each value of a column: all rows of a thread are neighbours in the key."""
     key = sa.null() if by is None else usage.c[by]
-    statement = sa.select(key.label("of"), *_SUMS).where(usage.c.thread_id == THREAD)
+    statement = sa.select(key.label("of"), sa.func.count(), *_SUMS).where(usage.c.thread_id == THREAD)
     if by is not None:
         statement = statement.group_by(usage.c[by])
     rows = conn.execute(statement, {"thread": thread_id}).all()
-    # Servers give sums as decimals.
-    return [StoredTotals(of, count, *map(int, sums)) for of, count, *sums in rows if count]
+    return [StoredTotals(of, count, *_whole(sums)) for of, count, *sums in rows if count]
+
+
+def _whole(halves: Sequence[Any]) -> Iterator[int]:
+    for above, below in zip(halves[::2], halves[1::2], strict=True):
+        yield int(above) * _HALF + int(below)  # servers give decimals
