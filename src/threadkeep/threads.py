@@ -51,6 +51,8 @@ class Threads:
     ) -> ThreadRecord:
         """Make a thread before its first message, and say what it is. Any other first write makes one, too.
 
+        An empty string, as agent too, is the default.
+
         Raises ThreadAlreadyExistsError if the id is taken, also by a thread that was deleted softly. The parent must be
         there, else ThreadNotFoundError, and not be deleted softly, else ThreadDeletedError.
         """

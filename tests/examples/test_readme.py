@@ -11,7 +11,14 @@ import pytest
 
 import threadkeep
 from threadkeep import MemoryCheckpointer, TextContent, UserMessage
-from threadkeep.testing import LimitsContract, LockTimeoutContract, SearchContract, TypesContract, contract_for
+from threadkeep.testing import (
+    HostMessagesContract,
+    LimitsContract,
+    LockTimeoutContract,
+    SearchContract,
+    TypesContract,
+    contract_for,
+)
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -22,6 +29,7 @@ KIT: list[type[Any]] = [
     LimitsContract,
     LockTimeoutContract,
     SearchContract,
+    HostMessagesContract,
 ]
 COLUMNS = {"memory": 2, "sqlite": 3, "postgresql": 4, "mysql": 5, "mariadb": 6}
 """Where each backend's column is, by the name that tests have for it."""
