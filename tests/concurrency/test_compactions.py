@@ -28,7 +28,7 @@ async def what_the_window_stands_for(cp: Any) -> list[int]:
 
 
 async def test_each_message_id_goes_to_one_process(url: str, racers: ProcessPoolExecutor) -> None:
-    rounds = 20 * SIZE
+    rounds = 10 * SIZE
     async with open_untyped(url) as cp:
         won = race(racers, url, racing.append_same_ids, rounds)
         assert sorted(number for each in won for number in each) == list(range(rounds))
@@ -39,7 +39,7 @@ async def test_each_message_id_goes_to_one_process(url: str, racers: ProcessPool
 
 
 async def test_indexes_of_parts_have_no_gaps(url: str, racers: ProcessPoolExecutor) -> None:
-    rounds = 15 * SIZE
+    rounds = 10 * SIZE
     async with open_untyped(url) as cp:
         indexes = race(racers, url, racing.stream_parts, rounds)
         parts = (await cp.parts.of("thread", ["message"]))["message"]
@@ -49,7 +49,7 @@ async def test_indexes_of_parts_have_no_gaps(url: str, racers: ProcessPoolExecut
 
 
 async def test_compactions_at_once_lose_no_message(url: str, racers: ProcessPoolExecutor) -> None:
-    rounds = 15 * SIZE
+    rounds = 10 * SIZE
     async with open_untyped(url) as cp:
         outcomes = race(racers, url, racing.append_and_compact, rounds)
         log = await cp.messages.list("thread")
@@ -69,7 +69,7 @@ async def test_a_killed_compaction_happened_whole_or_not_at_all(url: str) -> Non
         "asyncio.run(main())\n"
     )
     async with open_untyped(url, lock_timeout=30) as cp:
-        for _ in range(3 * SIZE):
+        for _ in range(2 * SIZE):
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             before = await cp.threads.get("thread")
             seen = before.last_seq if before else 0
