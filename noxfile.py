@@ -123,10 +123,15 @@ OLD_RELEASES = ["cubepi==0.7.0", "cubepi==0.12.0", "cubepi==0.13.6", "cubeloop==
 
 @nox.session
 def cubepi(session: nox.Session) -> None:
-    """Databases that the real old releases wrote come over whole, and no old worker writes into them any more."""
+    """Databases that the real old releases wrote come over whole, and no old worker writes into them any more.
+
+    All of them, or those that are named: `nox -s cubepi -- cubepi==0.7.0`.
+    """
     session.install("-e", ".[dev]")
+    named = [argument for argument in session.posargs if argument in OLD_RELEASES]
+    others = [argument for argument in session.posargs if argument not in OLD_RELEASES]
     pythons = []
-    for name, version in (release.split("==") for release in OLD_RELEASES):
+    for name, version in (release.split("==") for release in named or OLD_RELEASES):
         folder = Path(session.create_tmp(), f"{name}-{version}")
         session.run("python", "-m", "venv", folder)
         python = folder / "bin" / "python"
@@ -134,7 +139,7 @@ def cubepi(session: nox.Session) -> None:
         wanted = [f"{name}[sqlite,postgres,mysql]=={version}", "pymysql<1.2"]
         session.run(python, "-m", "pip", "install", "--quiet", *wanted, external=True)
         pythons.append(f"{folder.name}={python}")
-    session.run("pytest", "tests/with_cubepi", *session.posargs, env={"THREADKEEP_OLD_RELEASES": " ".join(pythons)})
+    session.run("pytest", "tests/with_cubepi", *others, env={"THREADKEEP_OLD_RELEASES": " ".join(pythons)})
 
 
 @nox.session

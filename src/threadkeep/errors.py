@@ -211,7 +211,7 @@ class StaleContextError(_About):
     message_ids: list[str]
 
     def __str__(self) -> str:
-        shown = ", ".join(map(repr, self.message_ids[:5]))
+        shown = str(self.message_ids[:5])
         more = len(self.message_ids) - 5
         if more > 0:
             shown += f" and {more:,} more"

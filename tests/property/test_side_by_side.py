@@ -462,7 +462,7 @@ def test_a_database_never_differs_from_memory(name: str, tmp_path: Path, loop: a
     try:
         machine = type("Machine", (SideBySide,), {"database": database, "loop": loop})
         run_state_machine_as_test(
-            machine, settings=settings(max_examples=settings().max_examples // 5, stateful_step_count=25)
+            machine, settings=settings(max_examples=settings().max_examples // 8, stateful_step_count=25)
         )
     finally:
         loop.run_until_complete(stack.aclose())
