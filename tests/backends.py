@@ -38,6 +38,7 @@ class Backend:
         """A checkpointer, open, which must have given back every connection before it is closed."""
         async with self.make(**options) as checkpointer:
             yield checkpointer
+            await checkpointer._heartbeats.close()  # one that beats at this moment has a connection rightly
             assert await connections_in_use(checkpointer) == 0
         if self.engine is not None:
             assert self.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # every pool here counts

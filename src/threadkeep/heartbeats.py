@@ -55,13 +55,17 @@ class Heartbeats:
         task = self._beating.pop(key, None)
         if task is not None:
             task.cancel()
+            self._wait_for(task)  # it may be beating right now, and has a connection to give back
 
     def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work that goes on when whoever waits for it is cancelled."""
         task = asyncio.create_task(work)
+        self._wait_for(task)
+        return task
+
+    def _wait_for(self, task: asyncio.Task[Any]) -> None:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        return task
 
     async def or_undone(self, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
         """Its result. If the caller is cancelled meanwhile, it is undone as soon as it is done."""
