@@ -5,9 +5,12 @@ A few processes live as long as the tests; each race gives every one of them a j
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -71,6 +74,22 @@ def _take_part(url: str, job: Job, args: tuple[Any, ...]) -> Any:
             return await job(checkpointer, *args)
 
     return asyncio.run(run())
+
+
+@contextmanager
+def killed_in_the_middle(url: str, job: Job) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does the job in a database, until the block ends: then it is killed, wherever it is."""
+    program = (
+        "import asyncio, racing, threadkeep\n"
+        "async def main():\n"
+        f"    async with threadkeep.open_checkpointer({url!r}) as cp:\n"
+        f"        await racing.{job.__name__}(cp, 0)\n"
+        "asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        yield process
+        process.send_signal(signal.SIGKILL)
 
 
 def open_untyped(url: str, **options: Any) -> Any:

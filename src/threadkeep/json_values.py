@@ -6,6 +6,7 @@ back as a list and an int key as a str, and about limits, because what dumps mus
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +44,19 @@ class Unstorable(Exception):
             else:
                 path += f"[{step!r}]"
         return UnstorableValueError(path, self.reason)
+
+
+def canonical(value: Any) -> str:
+    """The text of a value that has been checked: the same only for equal JSON. The order of keys does not count.
+
+    1 is not 1.0 or True.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(text: str) -> str:
+    """A SHA-256 in hexadecimal: something long as a key of fixed length."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_json(value: Any, depth: int = 1, *, otherwise: Callable[[Any, int], None] | None = None) -> None:

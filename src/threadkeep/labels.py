@@ -1,26 +1,20 @@
 """Labels: how threads are found by their metadata. A label is a hash of one key and its value.
 
-It is the same on every server; no key and no value ever becomes a part of a statement, none is too long for an index,
-and 1 is not 1.0 or True.
+It is the same on every server; no key or value ever becomes a part of a statement, and none is too long for an index.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
+
+from threadkeep.json_values import canonical, digest
 
 
 def label(key: str, value: Any) -> str:
-    """The label of this value under this key. Of a dict, the order of its keys does not count."""
-    return digest(json.dumps([key, value], sort_keys=True, separators=(",", ":")))
+    """The label of this value under this key."""
+    return digest(canonical([key, value]))
 
 
 def labels_of(metadata: dict[str, Any]) -> tuple[str, ...]:
     """Those of all keys there are."""
     return tuple(sorted(label(key, value) for key, value in metadata.items()))
-
-
-def digest(text: str) -> str:
-    """A SHA-256 in hexadecimal: something long as a key of fixed length."""
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +18,7 @@ from threadkeep.errors import (
 )
 from threadkeep.heartbeats import Heartbeats, checked_ttl
 from threadkeep.ids import check_id, check_optional_id
+from threadkeep.json_values import canonical, digest
 from threadkeep.records import (
     ISSUED,
     CallState,
@@ -333,8 +332,7 @@ def entry_of(codec: Codec, call: StoredCall, state: CallState) -> LedgerEntry:
 
 def default_key(thread_id: str, tool_name: str, args: dict[str, Any]) -> str:
     """The same for the same call in the same thread: whatever the order of the arguments, and 1 is not 1.0 or True."""
-    canonical = json.dumps([thread_id, tool_name, args], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return digest(canonical([thread_id, tool_name, args]))
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -9,7 +9,7 @@ from threadkeep import searching
 from threadkeep.codec import Codec
 from threadkeep.errors import ThreadNotFoundError, UnstorableValueError
 from threadkeep.ids import check_id, check_optional_id
-from threadkeep.labels import label, labels_of
+from threadkeep.labels import labels_of
 from threadkeep.records import NewThread, SearchHit, ThreadQuery, ThreadRecord
 from threadkeep.store import Store
 
@@ -197,7 +197,7 @@ class Threads:
         if len(wanted) > MAX_KEYS:
             raise ValueError(f"metadata has {len(wanted):,} keys: look for at most {MAX_KEYS:,} at once")
         self._codec.encode_object(wanted, "metadata")
-        return tuple(sorted(label(key, value) for key, value in wanted.items()))
+        return labels_of(wanted)
 
 
 def checked_limit(limit: Any) -> int:

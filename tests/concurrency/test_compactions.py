@@ -1,16 +1,12 @@
 """Several processes append, stream and compact at once. (Memory is left out: it lives in one process.)"""
 
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
 
 import racing
-from racing import RACERS, SIZE, open_untyped, race, rows
+from racing import RACERS, SIZE, killed_in_the_middle, open_untyped, race, rows
 from threadkeep.sql import tables
 
 pytestmark = pytest.mark.stress
@@ -61,22 +57,13 @@ async def test_compactions_at_once_lose_no_message(url: str, racers: ProcessPool
 
 
 async def test_a_killed_compaction_happened_whole_or_not_at_all(url: str) -> None:
-    program = (
-        "import asyncio, racing, threadkeep\n"
-        "async def main():\n"
-        f"    async with threadkeep.open_checkpointer({url!r}) as cp:\n"
-        "        await racing.compact_forever(cp, 0)\n"
-        "asyncio.run(main())\n"
-    )
     async with open_untyped(url, lock_timeout=30) as cp:
         for _ in range(2 * SIZE):
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             before = await cp.threads.get("thread")
             seen = before.last_seq if before else 0
-            with subprocess.Popen([sys.executable, "-c", program], env=environment) as writer:
+            with killed_in_the_middle(url, racing.compact_forever) as writer:
                 while (record := await cp.threads.get("thread")) is None or record.last_seq < seen + 12:
                     assert writer.poll() is None
-                writer.send_signal(signal.SIGKILL)
             # The next write has to get the lock that the dead process may have held.
             await cp.append("thread", [racing.said("alive")])
             assert await what_the_window_stands_for(cp) == list(range(1, (await cp.threads.get("thread")).last_seq + 1))

@@ -1,9 +1,5 @@
 """Several processes write to one database at once. (Memory is left out: it lives in one process.)"""
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from itertools import groupby
@@ -12,7 +8,7 @@ from typing import Any
 import pytest
 
 import racing
-from racing import RACERS, SIZE, open_untyped, race, race_of, rows, said
+from racing import RACERS, SIZE, killed_in_the_middle, open_untyped, race, race_of, rows, said
 from threadkeep.sql import tables
 
 pytestmark = pytest.mark.stress
@@ -125,23 +121,13 @@ async def test_a_deleted_thread_leaves_nothing_and_starts_anew(url: str, racers:
 
 
 async def test_a_killed_process_leaves_whole_appends_and_no_lock(url: str) -> None:
-    program = (
-        "import asyncio, racing, threadkeep\n"
-        "async def main():\n"
-        f"    async with threadkeep.open_checkpointer({url!r}) as cp:\n"
-        "        await cp.append('ready', [racing.said('x')])\n"
-        "        await racing.append_forever(cp, 0)\n"
-        "asyncio.run(main())\n"
-    )
     async with open_untyped(url, lock_timeout=30) as cp:
         for _ in range(3 * SIZE):
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            with subprocess.Popen([sys.executable, "-c", program], env=environment) as writer:
+            with killed_in_the_middle(url, racing.append_forever) as writer:
                 before = await cp.threads.get("thread")
                 seen = before.last_seq if before else 0
                 while (record := await cp.threads.get("thread")) is None or record.last_seq < seen + 9:
                     assert writer.poll() is None
-                writer.send_signal(signal.SIGKILL)
             # The next write has to get the lock that the dead process may have held.
             await cp.append("thread", [said("alive"), said("and"), said("well")])
             stored = await seqs(url)

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from threadkeep.labels import digest, label, labels_of
+from threadkeep.json_values import digest
+from threadkeep.labels import label, labels_of
 from threadkeep.testing.samples import STORABLE_VALUES, nested, same
 
 keys = st.text(max_size=8)

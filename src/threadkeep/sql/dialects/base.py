@@ -85,9 +85,7 @@ class Hooks:
 
     def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
         """Lock the thread, creating it when needed; return these columns of it."""
-        row = conn.execute(self._upsert(*columns), {"thread": thread_id, "count": 0, "now": now}).one()
-        rules.refuse_deleted(thread_id, row.deleted)
-        return row
+        return self._take(conn, thread_id, 0, now, *columns)
 
     def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
@@ -118,11 +116,13 @@ class Hooks:
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
-        statement = self._upsert(threads.c.last_seq)
-        row = conn.execute(statement, {"thread": thread_id, "count": count, "now": now}).one()
-        rules.refuse_deleted(thread_id, row.deleted)
-        last_seq: int = row.last_seq
+        last_seq: int = self._take(conn, thread_id, count, now, threads.c.last_seq).last_seq
         return last_seq
+
+    def _take(self, conn: sa.Connection, thread_id: str, count: int, now: datetime, *columns: sa.Column[Any]) -> Any:
+        row = conn.execute(self._upsert(*columns), {"thread": thread_id, "count": count, "now": now}).one()
+        rules.refuse_deleted(thread_id, row.deleted)
+        return row
 
     @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program
     def _upsert(self, *columns: sa.Column[Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from threadkeep.labels import digest
+from threadkeep.json_values import digest
 from threadkeep.records import StoredFile
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.tables import files
