@@ -11,13 +11,18 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from threadkeep.sql.prepared import OWN_ENGINE
 from threadkeep.sql.sqlite_file import connect
 from threadkeep.urls import Backend, split_url
 
 _POOL_TIMEOUT = 30
 _UPGRADE_LOCK_TIMEOUT = 60
 
-OPERATING: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "skip_autocommit_rollback": True}
+OPERATING: dict[str, Any] = {
+    "isolation_level": "AUTOCOMMIT",
+    "skip_autocommit_rollback": True,
+    "execution_options": OWN_ENGINE,
+}
 """For operations: a read is one round trip, and a write begins and ends its transaction itself."""
 MIGRATING: dict[str, Any] = {"poolclass": sa.NullPool}
 """For upgrades: one connection, with transactions as SQLAlchemy manages them."""

@@ -2,11 +2,14 @@
 
 Through an async driver every single call would be a hop. Reads have a connection and a thread to themselves, because a
 read queued behind a writer would wait for whatever that writer waits for; so does each transaction.
+
+Writes that wait for the writer share its next transaction, and so one flush to the disk: see `_Writer`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -17,10 +20,15 @@ import sqlalchemy as sa
 
 from threadkeep.errors import CheckpointerLockTimeoutError
 from threadkeep.sql.connections import Run
+from threadkeep.sql.engines import OPERATING
 from threadkeep.sql.sqlite_file import IN_MEMORY, connect
-from threadkeep.sql.transactions import Decision, Transactions, Work, in_transaction
+from threadkeep.sql.sqlite_groups import Attempt, Outcome, write_together
+from threadkeep.sql.transactions import Decision, Transactions, Work
 
 T = TypeVar("T")
+
+_TOGETHER = 100
+"""Writes that share a transaction, at most: other processes wait for all of it."""
 
 
 class _Worker:
@@ -36,21 +44,8 @@ class _Worker:
             self._conn = self._engine.connect()
         return work(self._conn)
 
-    async def run(self, work: Work[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
-
-    async def write(self, transactions: Transactions, work: Work[T]) -> T:
-        decision = Decision()
-        doing = asyncio.ensure_future(self.run(lambda conn: in_transaction(conn, transactions, work, decision.commit)))
-        try:
-            return await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            if decision.cancel():
-                # Nobody will ask what became of it: it is rolled back.
-                doing.add_done_callback(_forget)
-            else:
-                await asyncio.wait([doing])
-            raise
+    def run(self, work: Work[T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
 
     async def close(self) -> None:
         def close_connection() -> None:
@@ -64,9 +59,73 @@ class _Worker:
             self._thread.shutdown(wait=False)
 
 
-def _forget(doing: asyncio.Future[Any]) -> None:
-    if not doing.cancelled():
-        doing.exception()
+class _Write:
+    """A write that waits for the writer."""
+
+    transaction: asyncio.Future[list[Outcome]]
+    """That it has become a part of, once it has."""
+
+    def __init__(self, work: Work[Any]) -> None:
+        self.work = work
+        self.decision = Decision()
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class _Writer(_Worker):
+    """The thread that writes. What has come while it was busy goes into one transaction, and so to the disk, together.
+
+    Nobody is answered before the commit. A write that fails leaves no trace, and fails alone.
+    """
+
+    def __init__(self, engine: sa.Engine, transactions: Transactions) -> None:
+        super().__init__(engine, "writer")
+        self._transactions = transactions
+        # The event loop's alone.
+        self._waiting: deque[_Write] = deque()
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+
+    async def write(self, work: Work[T]) -> T:
+        write = _Write(work)
+        self._waiting.append(write)
+        if self._at_rest.is_set():
+            self._go_on()
+        try:
+            result: T = await write.answer
+        except asyncio.CancelledError:
+            if not write.decision.cancel():
+                await asyncio.wait([write.transaction])
+            raise
+        return result
+
+    async def close(self) -> None:
+        await self._at_rest.wait()
+        await super().close()
+
+    def _go_on(self) -> None:
+        group = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TOGETHER))]
+        if not group:
+            self._at_rest.set()
+            return
+        self._at_rest.clear()
+        attempts = [Attempt(write.work, write.decision.commit) for write in group]
+        transaction = self.run(lambda conn: write_together(conn, self._transactions, attempts))
+        for write in group:
+            write.transaction = transaction
+        transaction.add_done_callback(lambda _: self._answer(group, transaction))
+
+    def _answer(self, group: list[_Write], transaction: asyncio.Future[list[Outcome]]) -> None:
+        error = transaction.exception()
+        outcomes = [Outcome(error=error)] * len(group) if error else transaction.result()
+        for write, outcome in zip(group, outcomes, strict=True):
+            if write.answer.done():
+                continue  # cancelled: nobody asks any more
+            if outcome.error is not None:
+                write.answer.set_exception(outcome.error)
+            else:
+                write.answer.set_result(outcome.result)
+        # Not now: who is answered may write again at once, and then shares the next transaction.
+        asyncio.get_running_loop().call_soon(self._go_on)
 
 
 class SQLiteThreads:
@@ -80,15 +139,14 @@ class SQLiteThreads:
             "sqlite://",
             creator=lambda: connect(self._path, lock_timeout),
             poolclass=sa.NullPool,
-            isolation_level="AUTOCOMMIT",
-            skip_autocommit_rollback=True,
             hide_parameters=True,
+            **OPERATING,
         )
         self._idle: list[_Worker] = []
 
     async def open(self) -> None:
         self._turn = asyncio.Lock()
-        self._writer = _Worker(self._engine, "writer")
+        self._writer = _Writer(self._engine, self.transactions)
         self._reader = self._writer if self._path == IN_MEMORY else _Worker(self._engine, "reader")
 
     async def close(self) -> None:
@@ -102,7 +160,7 @@ class SQLiteThreads:
 
     async def write(self, work: Work[T]) -> T:
         async with self._alone():
-            return await self._writer.write(self.transactions, work)
+            return await self._writer.write(work)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:

@@ -1,0 +1,121 @@
+"""Statements that are compiled once, for the operations that every turn of an agent makes.
+
+On an engine of our own they go straight to the driver: what SQLAlchemy does around a statement costs several times what
+SQLite does for it. On a host's connection they are executed as any other, so that the host's listeners see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+OWN_ENGINE: dict[str, Any] = {"threadkeep_own": True}
+"""Execution options that tell an engine of ours."""
+
+Values = Mapping[str, Any]
+
+
+class Prepared:
+    """A statement whose parameters have names. What it brings back is in the driver's own types."""
+
+    def __init__(self, statement: Any, columns: Iterable[str] | None = None) -> None:
+        """`columns` are those that an INSERT fills, if its statement does not say."""
+        self._statement = statement
+        self._columns = None if columns is None else [*columns]
+        self._as_said: dict[type[sa.Dialect], _Compiled] = {}
+
+    def rows(self, conn: sa.Connection, values: Values) -> Sequence[Any]:
+        """What it returns or selects."""
+        if not _is_own(conn):
+            return conn.execute(self._statement, values).all()
+        with self._executed(conn, values) as cursor:
+            found: Sequence[Any] = cursor.fetchall()
+            return found
+
+    def row(self, conn: sa.Connection, values: Values) -> Any | None:
+        """The one row of it, or None."""
+        rows = self.rows(conn, values)
+        return rows[0] if rows else None
+
+    def count(self, conn: sa.Connection, values: Values) -> int:
+        """How many rows it has changed."""
+        if not _is_own(conn):
+            return conn.execute(self._statement, values).rowcount
+        with self._executed(conn, values) as cursor:
+            changed: int = cursor.rowcount
+            return changed
+
+    def lastrowid(self, conn: sa.Connection, values: Values) -> int:
+        """The number that comes back with its reply, on servers that have one."""
+        if not _is_own(conn):
+            return conn.execute(self._statement, values).lastrowid
+        with self._executed(conn, values) as cursor:
+            number: int = cursor.lastrowid
+            return number
+
+    def each(self, conn: sa.Connection, values: Sequence[Values]) -> None:
+        """Execute it for each of these."""
+        if not _is_own(conn):
+            conn.execute(self._statement, values)
+            return
+        compiled = self._on(conn.dialect)
+        with _cursor(conn, compiled.sql) as cursor:
+            cursor.executemany(compiled.sql, [compiled.bound(some) for some in values])
+
+    @contextmanager
+    def _executed(self, conn: sa.Connection, values: Values) -> Iterator[Any]:
+        compiled = self._on(conn.dialect)
+        with _cursor(conn, compiled.sql) as cursor:
+            cursor.execute(compiled.sql, compiled.bound(values))
+            yield cursor
+
+    def _on(self, dialect: sa.Dialect) -> _Compiled:
+        kind = type(dialect)
+        if kind not in self._as_said:
+            self._as_said[kind] = _Compiled(self._statement, self._columns, dialect)
+        return self._as_said[kind]
+
+
+class _Compiled:
+    """A statement as one dialect says it."""
+
+    def __init__(self, statement: Any, columns: list[str] | None, dialect: sa.Dialect) -> None:
+        compiled = statement.compile(dialect=dialect, column_keys=columns)
+        self.sql = str(compiled)
+        self._order: list[str] = compiled.positiontup
+        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+        self._processes: list[tuple[str, Callable[[Any], Any]]] = [
+            (name, process)
+            for name, parameter in compiled.binds.items()
+            if (process := parameter.type.dialect_impl(dialect).bind_processor(dialect)) is not None
+        ]
+
+    def bound(self, values: Values) -> list[Any]:
+        """The values as the driver takes them, and in its order."""
+        processed = {**self._constants, **values}
+        for name, process in self._processes:
+            processed[name] = process(processed[name])
+        return [processed[name] for name in self._order]
+
+
+def _is_own(conn: sa.Connection) -> bool:
+    return "threadkeep_own" in conn.get_execution_options()
+
+
+@contextmanager
+def _cursor(conn: sa.Connection, sql: str) -> Iterator[Any]:
+    """A cursor of the driver, whose errors are SQLAlchemy's, as everywhere."""
+    dbapi: Any = conn.dialect.dbapi
+    cursor = conn.connection.cursor()
+    try:
+        yield cursor
+        cursor.close()
+    except dbapi.Error as error:
+        is_lost = conn.dialect.is_disconnect(error, conn.connection.dbapi_connection, cursor)
+        if is_lost:
+            conn.invalidate(error)
+        raise DBAPIError(sql, None, error, hide_parameters=True, connection_invalidated=is_lost) from error
