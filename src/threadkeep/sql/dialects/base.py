@@ -6,7 +6,7 @@ driver's errors apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum, auto
@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
+from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import threads
 
 
@@ -39,6 +40,14 @@ class Failure(Enum):
 def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
     statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(values)
     return statement.returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
+
+
+_NEXT_COMPLETION_SEQ = Prepared(
+    sa.update(threads)
+    .where(threads.c.thread_id == THREAD)
+    .values(last_completion_seq=threads.c.last_completion_seq + 1, updated_at=NOW)
+    .returning(threads.c.deleted_at, threads.c.last_completion_seq)
+)
 
 
 class Hooks:
@@ -83,8 +92,10 @@ class Hooks:
 
     # ---- the thread's row: its lock and its counters. One that was deleted softly raises ThreadDeletedError --
 
-    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
-        """Lock the thread, creating it when needed; return these columns of it."""
+    def lock_or_create(
+        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
+    ) -> Sequence[Any]:
+        """Lock the thread, creating it when needed; return these columns of it, which hold no times."""
         return self._take(conn, thread_id, 0, now, *columns)
 
     def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
@@ -116,24 +127,36 @@ class Hooks:
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""
-        last_seq: int = self._take(conn, thread_id, count, now, threads.c.last_seq).last_seq
-        return last_seq
+        (last_seq,) = self._take(conn, thread_id, count, now, threads.c.last_seq)
+        return int(last_seq)
 
-    def _take(self, conn: sa.Connection, thread_id: str, count: int, now: datetime, *columns: sa.Column[Any]) -> Any:
-        row = conn.execute(self._upsert(*columns), {"thread": thread_id, "count": count, "now": now}).one()
-        rules.refuse_deleted(thread_id, row.deleted)
-        return row
+    def next_completion_seq(self, conn: sa.Connection, thread_id: str, now: datetime) -> int | None:
+        """Lock the thread if there is one, and take its next completion_seq; None without a thread."""
+        row = _NEXT_COMPLETION_SEQ.row(conn, {"thread": thread_id, "now": now})
+        if row is None:
+            return None
+        deleted, completion_seq = row
+        rules.refuse_deleted(thread_id, deleted)
+        return int(completion_seq)
+
+    def _take(
+        self, conn: sa.Connection, thread_id: str, count: int, now: datetime, *columns: sa.Column[Any]
+    ) -> Sequence[Any]:
+        (row,) = self._upsert(*columns).rows(conn, {"thread": thread_id, "count": count, "now": now})
+        deleted, *values = row
+        rules.refuse_deleted(thread_id, deleted)
+        return list(values)
 
     @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program
-    def _upsert(self, *columns: sa.Column[Any]) -> Any:
-        return (
+    def _upsert(self, *columns: sa.Column[Any]) -> Prepared:
+        return Prepared(
             self.insert(threads)
             .values(thread_id=THREAD, extra="{}", last_seq=COUNT, created_at=NOW, updated_at=NOW)
             .on_conflict_do_update(
                 index_elements=[threads.c.thread_id],
                 set_={"last_seq": threads.c.last_seq + COUNT, "updated_at": NOW},
             )
-            .returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
+            .returning(threads.c.deleted_at, *columns)
         )
 
     # ---- time ------------------------------------------------------------------------------------------------
@@ -149,8 +172,11 @@ class Hooks:
 
     def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
         """Insert the row unless its key is taken, also by a transaction that commits while this one waits."""
-        result = conn.execute(self.insert(table).values(row).on_conflict_do_nothing())
-        return bool(result.rowcount == 1)
+        return self._insert_if_absent(table, *row).count(conn, row) == 1
+
+    @cache  # noqa: B019 - as above
+    def _insert_if_absent(self, table: sa.Table, *columns: str) -> Prepared:
+        return Prepared(self.insert(table).on_conflict_do_nothing(), columns)
 
     def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
         """Insert the row, or replace the one that has its key."""

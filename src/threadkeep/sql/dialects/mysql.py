@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
 from threadkeep.errors import CheckpointerLockTimeoutError
 from threadkeep.sql.dialects.base import Failure, Hooks
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
+from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import threads
 
 _DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
@@ -24,7 +26,7 @@ _PACKET_OVERHEAD = 1024 * 1024 + 256 * 1024
 _UPGRADE_LOCK_SECONDS = 600
 
 
-_UPSERT = (
+_UPSERT = Prepared(
     mysql.insert(threads)
     .values(thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW)
     .on_duplicate_key_update(
@@ -33,7 +35,22 @@ _UPSERT = (
         updated_at=NOW,
     )
 )
+_NEXT_COMPLETION_SEQ = Prepared(
+    sa.update(threads)
+    .where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None))
+    .values(last_completion_seq=sa.func.last_insert_id(threads.c.last_completion_seq + 1), updated_at=NOW)
+)
 _TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None)).values(updated_at=NOW)
+
+
+@cache
+def _read(*columns: sa.Column[Any]) -> Prepared:
+    return Prepared(sa.select(*columns).where(threads.c.thread_id == THREAD).with_for_update())
+
+
+@cache
+def _insert(table: sa.Table, *columns: str) -> Prepared:
+    return Prepared(sa.insert(table), columns)
 
 
 class MySQLHooks(Hooks):
@@ -60,9 +77,11 @@ class MySQLHooks(Hooks):
         super().start(conn)
         conn.exec_driver_sql("DO 0")  # SQLAlchemy sends no BEGIN: a dead connection shows here, before the write
 
-    def lock_or_create(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any:
+    def lock_or_create(
+        self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]
+    ) -> Sequence[Any]:
         self.allocate(conn, thread_id, 0, now)
-        return self._read_locked(conn, thread_id, *columns)
+        return _read(*columns).row(conn, {"thread": thread_id}) or () if columns else ()
 
     def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         if conn.execute(_TOUCH, {"thread": thread_id, "now": now}).rowcount == 0:
@@ -83,10 +102,16 @@ class MySQLHooks(Hooks):
         return statement.with_for_update(read=True)  # the lock lets older snapshots pass, and plain reads believe them
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
-        last_seq: int = conn.execute(_UPSERT, {"thread": thread_id, "count": count, "now": now}).lastrowid
+        last_seq = _UPSERT.lastrowid(conn, {"thread": thread_id, "count": count, "now": now})
         if last_seq == 0:
             self.lock_unchanged(conn, thread_id)  # it is empty, or was deleted softly
         return last_seq
+
+    def next_completion_seq(self, conn: sa.Connection, thread_id: str, now: datetime) -> int | None:
+        completion_seq = _NEXT_COMPLETION_SEQ.lastrowid(conn, {"thread": thread_id, "now": now})
+        if completion_seq == 0:
+            self.lock_unchanged(conn, thread_id)  # there is none, or it was deleted softly
+        return completion_seq or None
 
     def _read_locked(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any:
         if not columns:
@@ -102,8 +127,8 @@ class MySQLHooks(Hooks):
     def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
         # INSERT IGNORE would forgive more than a taken key; this error ends only the statement, not the transaction.
         try:
-            conn.execute(sa.insert(table).values(row))
-        except IntegrityError as error:
+            _insert(table, *row).count(conn, row)
+        except DBAPIError as error:
             if self.classify(error) is Failure.DUPLICATE:
                 return False
             raise

@@ -26,9 +26,9 @@ _MESSAGES = (
 def save(conn: sa.Connection, hooks: Hooks, thread_id: str, plan: str, budget: str, state: str) -> int:
     """Add a checkpoint at the thread's next version."""
     now = rules.utc_now()
-    thread = hooks.lock_or_create(conn, thread_id, now, threads.c.last_seq, threads.c.last_version)
-    version: int = thread.last_version + 1
-    row = StoredCheckpoint(version, thread.last_seq, plan, budget, state, now)
+    last_seq, last_version = hooks.lock_or_create(conn, thread_id, now, threads.c.last_seq, threads.c.last_version)
+    version: int = last_version + 1
+    row = StoredCheckpoint(version, last_seq, plan, budget, state, now)
     conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"last_version": version})
     conn.execute(sa.insert(checkpoints), {"thread_id": thread_id, **row._asdict()})
     return version

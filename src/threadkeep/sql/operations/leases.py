@@ -34,12 +34,12 @@ def acquire(
     conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str, owner: str, ttl: float, is_exclusive: bool
 ) -> int:
     """Claim the run or take it over, with a new token, which is returned."""
-    thread = hooks.lock_or_create(conn, thread_id, rules.utc_now(), threads.c.last_token)
+    (last_token,) = hooks.lock_or_create(conn, thread_id, rules.utc_now(), threads.c.last_token)
     found = [StoredLease(*row) for row in conn.execute(_locked(hooks), {"thread": thread_id})]
     run = runs.find(conn, thread_id, run_id)
     if rules.is_to_be_claimed(thread_id, run_id, run, found, is_exclusive):
         runs.claim(conn, thread_id, run_id)
-    token = rules.next_token(thread.last_token)
+    token = rules.next_token(last_token)
     conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"last_token": token})
     row = {"thread_id": thread_id, "run_id": run_id, "token": token, "owner": owner, "is_exclusive": is_exclusive}
     hooks.put(conn, leases, row | {"expires_at": hooks.clock(after=ttl)})

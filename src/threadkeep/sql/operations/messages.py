@@ -15,6 +15,7 @@ from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations import runs
 from threadkeep.sql.parameters import IDS, THREAD
+from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, search_texts, summaries, threads
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ _LOAD = sa.union_all(
 )
 
 
+_INSERT = Prepared(sa.insert(messages), messages.c.keys())
 _TAKEN = tuple(
     sa.select(table.c.message_id)
     .where(table.c.thread_id == THREAD, table.c.message_id.in_(IDS))
@@ -68,23 +70,22 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
     for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.is_id_given]):
         raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
-    conn.execute(
-        sa.insert(messages),
-        [
-            {
-                "thread_id": thread_id,
-                "seq": seq,
-                "role": row.role,
-                "run_id": row.run_id,
-                "format": row.format,
-                "payload": row.payload,
-                "metadata": row.metadata,
-                "created_at": now,
-                "message_id": row.message_id,
-            }
-            for seq, row in enumerate(rows, first_seq)
-        ],
+    placed = (
+        {
+            "thread_id": thread_id,
+            "seq": seq,
+            "role": row.role,
+            "run_id": row.run_id,
+            "format": row.format,
+            "payload": row.payload,
+            "metadata": row.metadata,
+            "created_at": now,
+            "message_id": row.message_id,
+        }
+        for seq, row in enumerate(rows, first_seq)
     )
+    for some in in_batches(placed):
+        _INSERT.each(conn, some)
     to_be_found = [
         {"thread_id": thread_id, "seq": seq, "folded": row.search_text}
         for seq, row in enumerate(rows, first_seq)

@@ -10,7 +10,8 @@ from threadkeep import rules
 from threadkeep.errors import RunNotClaimedError
 from threadkeep.records import RunRecord
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.parameters import RUN, THREAD
+from threadkeep.sql.parameters import NOW, RUN, THREAD
+from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import runs, threads
 
 _ID_CHUNK = 500
@@ -31,30 +32,41 @@ _COMPLETED_AMONG = (
     )
     .with_for_update(read=True)
 )
+_COMPLETED = Prepared(
+    sa.select(runs.c.run_id)
+    .where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_not(None))
+    .with_for_update(read=True)
+)
+# What an UPDATE looks at is what is committed by now, as with a locking read.
+_COMPLETE = Prepared(
+    sa.update(runs)
+    .where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_(None))
+    .values(completed_at=NOW, completion_seq=sa.bindparam("next"))
+)
+_GIVE_BACK = (
+    sa.update(threads).where(threads.c.thread_id == THREAD).values(last_completion_seq=sa.bindparam("unused") - 1)
+)
 
 
 def claim_run(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str) -> None:
     """Claim the run, if nobody has."""
-    hooks.lock_or_create(conn, thread_id, rules.utc_now())
-    rules.refuse_second_claim(thread_id, run_id, find(conn, thread_id, run_id))
-    claim(conn, thread_id, run_id)
+    now = rules.utc_now()
+    hooks.lock_or_create(conn, thread_id, now)
+    if not hooks.insert_if_absent(conn, runs, {"thread_id": thread_id, "run_id": run_id, "claimed_at": now}):
+        rules.refuse_second_claim(thread_id, run_id, find(conn, thread_id, run_id))
 
 
 def mark_run_complete(conn: sa.Connection, hooks: Hooks, thread_id: str, run_id: str) -> None:
     """Complete the run at the thread's next completion_seq, unless it is complete."""
     now = rules.utc_now()
-    thread = hooks.lock(conn, thread_id, now, threads.c.last_completion_seq)
-    run = find(conn, thread_id, run_id) if thread else None
-    if thread is None or run is None:
-        raise RunNotClaimedError(thread_id, run_id)
-    if run.completed_at is not None:
+    completion_seq = hooks.next_completion_seq(conn, thread_id, now)
+    its_own = {"thread": thread_id, "run": run_id}
+    if completion_seq and _COMPLETE.count(conn, {**its_own, "now": now, "next": completion_seq}) == 1:
         return
-    completion_seq = thread.last_completion_seq + 1
-    conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"last_completion_seq": completion_seq})
-    conn.execute(
-        sa.update(runs).where(runs.c.thread_id == thread_id, runs.c.run_id == run_id),
-        {"completed_at": now, "completion_seq": completion_seq},
-    )
+    if completion_seq is None or find(conn, thread_id, run_id) is None:
+        raise RunNotClaimedError(thread_id, run_id)
+    # It is complete already: the number is for the next one.
+    conn.execute(_GIVE_BACK, {"thread": thread_id, "unused": completion_seq})
 
 
 def list_runs(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[RunRecord]:
@@ -64,6 +76,9 @@ def list_runs(conn: sa.Connection, hooks: Hooks, thread_id: str) -> list[RunReco
 
 def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str]) -> Iterator[str]:
     """Those of these runs that are complete."""
+    if len(run_ids) == 1:
+        yield from (run_id for (run_id,) in _COMPLETED.rows(conn, {"thread": thread_id, "run": run_ids[0]}))
+        return
     for chunk in chunks(run_ids):
         yield from conn.execute(_COMPLETED_AMONG, {"thread": thread_id, "runs": chunk}).scalars()
 

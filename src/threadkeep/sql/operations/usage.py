@@ -28,8 +28,8 @@ _SUMS = [
 
 def record(conn: sa.Connection, hooks: Hooks, row: UsageRow) -> UsageRow:
     """Write the row down, in the place of one for the same message."""
-    thread = hooks.lock_or_create(conn, row.thread_id, rules.utc_now(), threads.c.model_id, threads.c.provider_id)
-    row = rules.with_model_of_thread(row, thread.model_id, thread.provider_id)
+    its_model = hooks.lock_or_create(conn, row.thread_id, rules.utc_now(), threads.c.model_id, threads.c.provider_id)
+    row = rules.with_model_of_thread(row, *its_model)
     hooks.put(conn, usage, row._asdict())
     return row
 
