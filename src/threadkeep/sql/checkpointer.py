@@ -18,7 +18,7 @@ from threadkeep.migrations.upgrading import one_at_a_time, upgrade_connection
 from threadkeep.searching import Searchable
 from threadkeep.sql import dialects, engines
 from threadkeep.sql.connections import Connections, EngineConnections, on
-from threadkeep.sql.database import Database, Joined
+from threadkeep.sql.database import AtOnce, Database, Joined
 from threadkeep.sql.gate import check_schema
 from threadkeep.sql.sqlite_threads import SQLiteThreads
 from threadkeep.sql.store import SQLStore
@@ -41,8 +41,8 @@ class _Opened:
     async def read(self, work: Work[T]) -> T:
         return await self.get().read(work)
 
-    async def write(self, work: Work[T]) -> T:
-        return await self.get().write(work)
+    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
+        return await self.get().write(work, at_once)
 
 
 class SQLCheckpointer(CheckpointerMethods):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from threadkeep.sql.transactions import Decision, Transactions, Work, in_transaction
+from threadkeep.sql.transactions import Decision, Transactions, Work, at_once, in_transaction
 
 T = TypeVar("T")
 Run = Callable[[Work[Any]], Awaitable[Any]]
@@ -26,6 +26,7 @@ class Connections(Protocol):
     async def close(self) -> None: ...
     async def read(self, work: Work[T]) -> T: ...
     async def write(self, work: Work[T]) -> T: ...
+    async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None: ...
     def hold(self) -> AbstractAsyncContextManager[Run]: ...
 
 
@@ -72,6 +73,10 @@ class EngineConnections:
                 return await conn.run_sync(whole)
 
         return await self._cancellable(attempt(), decision)
+
+    async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None:
+        async with self.engine.connect() as conn:
+            await conn.run_sync(at_once, self.transactions, shortcut, args)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -20,7 +20,7 @@ from threadkeep.errors import (
     TransactionConflictError,
 )
 from threadkeep.sql.connections import Connections, Run
-from threadkeep.sql.dialects import Failure, Hooks
+from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError
 from threadkeep.sql.transactions import (
     StaleConnectionError,
     Work,
@@ -40,7 +40,16 @@ class Runner(Protocol):
     """Runs an operation's work: as a transaction of its own, or as part of one."""
 
     async def read(self, work: Work[T]) -> T: ...
-    async def write(self, work: Work[T]) -> T: ...
+    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T: ...
+
+
+class AtOnce(NamedTuple, Generic[T]):
+    """The same write as a shortcut, where there is one by this name."""
+
+    name: str
+    args: Sequence[Any]
+    result: T
+    """What the operation returns when it has worked."""
 
 
 class Database:
@@ -65,8 +74,10 @@ class Database:
                 raise _unexpected(error) from error
         raise AssertionError("unreachable")
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
         """Write all or nothing. Conflicts are tried again; a connection that was dead to begin with is replaced."""
+        if at_once is not None and await self._has_written(at_once):
+            return at_once.result
         conflicts = reconnects = 0
         while True:
             try:
@@ -87,6 +98,24 @@ class Database:
                 await asyncio.sleep(random.uniform(0, 0.002 * 2**conflicts))  # noqa: S311 - apart, not secret
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
+
+    async def _has_written(self, at_once: AtOnce[Any]) -> bool:
+        """Whether the shortcut has done it. If not, nothing has been done, and the operation itself will tell why."""
+        shortcut = self.connections.transactions.shortcuts.get(at_once.name)
+        if shortcut is None:
+            return False
+        try:
+            await _cancellable(self.connections.write_at_once(shortcut, at_once.args))
+        except (NoShortcutError, StaleConnectionError):
+            return False
+        except DBAPIError as error:
+            failure = self.hooks.classify(error)
+            if failure in (Failure.DISCONNECT, Failure.LOCK_TIMEOUT):
+                raise _ours(failure, error) from error
+            return False
+        except SQLAlchemyError as error:
+            raise _unexpected(error) from error
+        return True
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Joined]:
@@ -160,8 +189,8 @@ class Joined:
             return await self._attempt(lambda conn: in_savepoint(conn, work))
         return await self._attempt(work)
 
-    async def write(self, work: Work[T]) -> T:
-        """Write as a part of this transaction."""
+    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
+        """Write as a part of this transaction, where no shortcut is one."""
 
         def part(conn: sa.Connection) -> T:
             if self._of_host:

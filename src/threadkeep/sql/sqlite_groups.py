@@ -1,4 +1,4 @@
-"""Writes of several callers in one transaction of SQLite: they share its flush to the disk, which is most of the cost."""
+"""Writes of several callers in one transaction of SQLite: they share its flush to the disk, which costs most."""
 
 from __future__ import annotations
 

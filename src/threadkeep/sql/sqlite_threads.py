@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from os import PathLike, fspath
@@ -161,6 +161,9 @@ class SQLiteThreads:
     async def write(self, work: Work[T]) -> T:
         async with self._alone():
             return await self._writer.write(work)
+
+    async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None:
+        raise NotImplementedError("SQLite has no shortcuts: what it saves is in the driver")
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:

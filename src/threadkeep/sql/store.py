@@ -33,7 +33,7 @@ from threadkeep.records import (
     UsageRow,
     Worker,
 )
-from threadkeep.sql.database import Joined, Runner
+from threadkeep.sql.database import AtOnce, Joined, Runner
 from threadkeep.sql.dialects import Hooks
 from threadkeep.sql.operations import (
     answers,
@@ -90,20 +90,33 @@ class SQLStore:
         self._is_fenced = isinstance(self._runner, Joined)
         return result
 
+    async def _write_at_once(
+        self, shortcut: str, operation: Operation[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """For what every turn writes: by the shortcut of this name, where there is one. None looks at a lease."""
+        if self._fence is not None:
+            await self._write(operation, *args, **kwargs)
+            return
+
+        def work(conn: sa.Connection) -> None:
+            operation(conn, self._hooks, *args, **kwargs)
+
+        await self._runner.write(work, AtOnce(shortcut, args, None))
+
     async def load(self, thread_id: str) -> StoredThread | None:
         return await self._read(messages.load, thread_id)
 
     async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
-        await self._write(messages.append, thread_id, rows)
+        await self._write_at_once("append", messages.append, thread_id, rows)
 
     async def save_extra(self, thread_id: str, changes: str) -> None:
-        await self._write(extras.save_extra, thread_id, changes, self._max_value_bytes)
+        await self._write_at_once("save_extra", extras.save_extra, thread_id, changes, self._max_value_bytes)
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
-        await self._write(runs.claim_run, thread_id, run_id)
+        await self._write_at_once("claim_run", runs.claim_run, thread_id, run_id)
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
-        await self._write(runs.mark_run_complete, thread_id, run_id)
+        await self._write_at_once("mark_run_complete", runs.mark_run_complete, thread_id, run_id)
 
     async def list_runs(self, thread_id: str) -> list[RunRecord]:
         return await self._read(runs.list_runs, thread_id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,6 +16,12 @@ from threadkeep.sql.dialects import Failure, Hooks
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 """An operation with everything but its connection."""
+Shortcuts = Mapping[str, Callable[..., None]]
+
+
+_LAST_ASKED = "threadkeep_last_asked"
+_TRUSTED_SECONDS = 0.5
+"""That a connection is taken to live on after it has answered."""
 
 
 class StaleConnectionError(Exception):
@@ -52,6 +60,9 @@ class Transactions(Protocol):
     """Begins and ends transactions on a connection."""
 
     hooks: Hooks
+    lock_timeout: float
+    shortcuts: Shortcuts
+    """Those of the hooks that can be taken here."""
 
     def begin(self, conn: sa.Connection) -> None: ...
     def commit(self, conn: sa.Connection) -> None: ...
@@ -63,11 +74,12 @@ class OwnTransactions:
 
     def __init__(self, hooks: Hooks, lock_timeout: float) -> None:
         self.hooks = hooks
-        self._lock_timeout = lock_timeout
+        self.lock_timeout = lock_timeout
+        self.shortcuts: Shortcuts = hooks.shortcuts
 
     def begin(self, conn: sa.Connection) -> None:
         self.hooks.begin(conn)
-        self.hooks.bound_waits(conn, self._lock_timeout)
+        self.hooks.bound_waits(conn, self.lock_timeout)
 
     def commit(self, conn: sa.Connection) -> None:
         conn.exec_driver_sql("COMMIT")
@@ -81,17 +93,47 @@ class HostTransactions:
 
     def __init__(self, hooks: Hooks, lock_timeout: float) -> None:
         self.hooks = hooks
-        self._lock_timeout = lock_timeout
+        self.lock_timeout = lock_timeout
+        self.shortcuts: Shortcuts = {}  # no autocommit mode: even one statement is in a transaction
 
     def begin(self, conn: sa.Connection) -> None:
         self.hooks.start(conn)
-        self.hooks.bound_waits(conn, self._lock_timeout)
+        self.hooks.bound_waits(conn, self.lock_timeout)
 
     def commit(self, conn: sa.Connection) -> None:
         conn.commit()
 
     def rollback(self, conn: sa.Connection) -> None:
         conn.rollback()
+
+
+def at_once(
+    conn: sa.Connection, transactions: Transactions, shortcut: Callable[..., None], args: Sequence[Any]
+) -> None:
+    """Run a shortcut. Who is cancelled meanwhile waits until it is certain whether it has happened."""
+    hooks = transactions.hooks
+    _require_alive(conn, hooks)
+    try:
+        shortcut(conn, hooks.lock_limit(transactions.lock_timeout), *args)
+    except asyncio.CancelledError:
+        roll_back_quietly(conn, transactions)
+        raise
+
+
+def _require_alive(conn: sa.Connection, hooks: Hooks) -> None:
+    """Raise StaleConnectionError for a connection that has died in the pool.
+
+    Nothing may be sent twice that is all of a write. So one that was idle for long is asked first, as a BEGIN would.
+    """
+    now = time.monotonic()
+    if hooks.is_closed(conn) or now - conn.info.get(_LAST_ASKED, 0) > _TRUSTED_SECONDS:
+        try:
+            conn.exec_driver_sql("SELECT 1")
+        except sa.exc.DBAPIError as error:
+            if hooks.classify(error) is Failure.DISCONNECT:
+                raise StaleConnectionError from error
+            raise
+    conn.info[_LAST_ASKED] = now
 
 
 def begin_or_stale(conn: sa.Connection, transactions: Transactions) -> None:

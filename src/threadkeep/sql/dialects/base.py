@@ -37,6 +37,10 @@ class Failure(Enum):
     OTHER = auto()
 
 
+class NoShortcutError(Exception):
+    """This write takes the operation itself. Nothing has been written."""
+
+
 def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
     statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(values)
     return statement.returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
@@ -65,6 +69,10 @@ class Hooks:
     error_aborts = False
     """Whether a statement that fails takes the whole transaction with it, so that even a read needs a savepoint."""
 
+    shortcuts: ClassVar[dict[str, Callable[..., None]]] = {}
+    """Operations in one statement, by name, for a connection of ours in autocommit mode. Each takes the connection, the
+    limit that `lock_limit` gives, and what the operation takes; it does all of that, or fails and has done nothing."""
+
     # ---- transactions ----------------------------------------------------------------------------------------
 
     def begin(self, conn: sa.Connection) -> None:
@@ -86,6 +94,14 @@ class Hooks:
             raise CheckpointerError(
                 "the connection is in AUTOCOMMIT mode, where nothing is all or none: pass one without"
             )
+
+    def lock_limit(self, lock_timeout: float) -> str:
+        """How the server is told how long to wait for a lock."""
+        raise NotImplementedError
+
+    def is_closed(self, conn: sa.Connection) -> bool:
+        """Whether the driver knows already that this connection is dead."""
+        return False
 
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         """Limit lock waits for the rest of this transaction, where no setting of the connection does."""

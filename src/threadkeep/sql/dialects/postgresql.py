@@ -11,17 +11,20 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from threadkeep.sql.dialects.base import Failure, Hooks
+from threadkeep.sql.dialects.postgresql_shortcuts import SHORTCUTS
+from threadkeep.sql.prepared import Prepared
 
 _UPGRADE_LOCK = 0x7468726561646B  # "threadk"
 
 
-_BOUND_WAITS = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("limit", type_=sa.Text), sa.true()))
+_BOUND_WAITS = Prepared(sa.select(sa.func.set_config("lock_timeout", sa.bindparam("limit", type_=sa.Text), sa.true())))
 
 
 class PostgreSQLHooks(Hooks):
-    """Everything is the default, but for lock timeouts and error codes."""
+    """Everything is the default, but for shortcuts, lock timeouts and error codes."""
 
     insert = staticmethod(postgresql.insert)
+    shortcuts = SHORTCUTS
     error_aborts = True
     failures: ClassVar = {
         "55P03": Failure.LOCK_TIMEOUT,
@@ -41,8 +44,14 @@ class PostgreSQLHooks(Hooks):
 
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         # For this transaction alone: behind PgBouncer a session's settings would be somebody else's.
-        milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
-        conn.execute(_BOUND_WAITS, {"limit": milliseconds})
+        _BOUND_WAITS.rows(conn, {"limit": self.lock_limit(lock_timeout)})
+
+    def lock_limit(self, lock_timeout: float) -> str:
+        return f"{max(1, round(lock_timeout * 1000))}ms"
+
+    def is_closed(self, conn: sa.Connection) -> bool:
+        driver: Any = conn.connection.driver_connection
+        return bool(driver.is_closed())
 
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # now() stands still within a transaction.

@@ -1,0 +1,216 @@
+"""The writes of every turn, each in one statement: PostgreSQL's WITH may write, and in autocommit mode that is all.
+
+A shortcut does the whole of an operation, or its statement fails and has done nothing: by a key that is taken, or on
+purpose, by a division by zero, wherever the operation would refuse or would have to look again. Then the operation
+itself is run, in a transaction, and knows why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+
+from threadkeep import json_values, rules
+from threadkeep.records import MessageRow
+from threadkeep.sql.dialects.base import NoShortcutError
+from threadkeep.sql.prepared import Prepared
+from threadkeep.sql.tables import messages, runs, threads
+
+_MOST_ROWS = 1_000
+_MOST_BYTES = 4 * 1024 * 1024
+"""What is larger is sent in pieces, and that takes a transaction."""
+
+# With their types: in a SELECT the server would take them for texts.
+_THREAD_ID = sa.bindparam("thread", type_=sa.Text)
+_RUN_ID = sa.bindparam("run", type_=sa.Text)
+_COUNT = sa.bindparam("count", type_=sa.BigInteger)
+_NOW = sa.bindparam("now", type_=threads.c.created_at.type)
+_LIMIT = sa.bindparam("limit", type_=sa.Text)
+_ZERO, _ONE = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
+
+# It holds for this statement alone, and from here on: the server looks at it when there is a lock to wait for.
+_BOUNDED = sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), _LIMIT, sa.true()).label("waiting")).cte(
+    "bounded"
+)
+
+
+def _required(condition: Any) -> sa.ColumnElement[bool]:
+    """True, or the statement fails. (A plain 1 / 0 would fail while it is planned, whatever the condition.)"""
+    return _ONE // sa.cast(condition, sa.Integer) == _ONE
+
+
+def _taking(count: Any) -> Any:
+    """The upsert that creates the thread, locks it, and takes its next seqs."""
+    columns = ("thread_id", "extra", "last_seq", "created_at", "updated_at")
+    row = sa.select(_THREAD_ID, sa.literal_column("'{}'"), count, _NOW, _NOW).select_from(_BOUNDED)
+    upsert = insert(threads).from_select([*columns], row, include_defaults=False)
+    return upsert.on_conflict_do_update(
+        index_elements=[threads.c.thread_id], set_={"last_seq": threads.c.last_seq + count, "updated_at": _NOW}
+    )
+
+
+# ---- append ---------------------------------------------------------------------------------------------
+
+_GIVEN_RUNS = sa.bindparam("runs", type_=ARRAY(sa.Text))
+_GIVEN = (
+    sa.func.unnest(
+        sa.bindparam("roles", type_=ARRAY(sa.Text)),
+        sa.bindparam("runs_of", type_=ARRAY(sa.Text)),
+        sa.bindparam("formats", type_=ARRAY(sa.SmallInteger)),
+        sa.bindparam("payloads", type_=ARRAY(sa.LargeBinary)),
+        sa.bindparam("mirrors", type_=ARRAY(sa.Text)),
+        sa.bindparam("ids", type_=ARRAY(sa.Text)),
+    )
+    .table_valued("role", "run_id", "format", "payload", "metadata", "message_id", with_ordinality="place")
+    .render_derived()
+)
+_THREAD = (
+    _taking(_COUNT).returning(threads.c.last_seq, threads.c.last_completion_seq, threads.c.deleted_at).cte("thread")
+)
+_BEFORE = sa.select(threads.c.last_completion_seq).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
+_IS_COMPLETE = sa.exists().where(
+    runs.c.thread_id == _THREAD_ID, runs.c.run_id == sa.any_(_GIVEN_RUNS), runs.c.completed_at.is_not(None)
+)
+_APPEND = Prepared(
+    insert(messages).from_select(
+        ["thread_id", "seq", "role", "run_id", "format", "payload", "metadata", "created_at", "message_id"],
+        sa.select(
+            _THREAD_ID,
+            _THREAD.c.last_seq - _COUNT + _GIVEN.c.place,
+            _GIVEN.c.role,
+            _GIVEN.c.run_id,
+            _GIVEN.c.format,
+            _GIVEN.c.payload,
+            sa.cast(_GIVEN.c.metadata, JSONB),
+            _NOW,
+            _GIVEN.c.message_id,
+        )
+        .select_from(_THREAD.join(_GIVEN, sa.true()))
+        .where(
+            _required(
+                sa.and_(
+                    _THREAD.c.deleted_at.is_(None),
+                    ~_IS_COMPLETE,
+                    # This statement sees the runs as they were before it waited for the lock. What tells that none has
+                    # been completed since is the counter, which it sees both ways.
+                    _THREAD.c.last_completion_seq == sa.func.coalesce(_BEFORE, _ZERO),
+                )
+            )
+        ),
+        include_defaults=False,
+    )
+)
+
+
+def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
+    """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
+    if len(rows) > _MOST_ROWS or sum(len(row.payload) for row in rows) > _MOST_BYTES:
+        raise NoShortcutError
+    # An id may be that of a summary, which came while the statement waited and is not seen by it.
+    if any(row.is_id_given or row.search_text is not None for row in rows):
+        raise NoShortcutError
+    run_ids = [row.run_id for row in rows]
+    _APPEND.count(
+        conn,
+        {
+            "limit": limit,
+            "thread": thread_id,
+            "count": len(rows),
+            "now": rules.utc_now(),
+            "runs": list({run_id for run_id in run_ids if run_id is not None}),
+            "roles": [row.role for row in rows],
+            "runs_of": run_ids,
+            "formats": [row.format for row in rows],
+            "payloads": [row.payload for row in rows],
+            "mirrors": [json_values.encode(row.metadata) for row in rows],
+            "ids": [row.message_id for row in rows],
+        },
+    )
+
+
+# ---- runs -----------------------------------------------------------------------------------------------
+
+_CLAIMING = _taking(_ZERO).returning(threads.c.deleted_at).cte("thread")
+_CLAIM = Prepared(
+    insert(runs).from_select(
+        ["thread_id", "run_id", "claimed_at"],
+        sa.select(_THREAD_ID, _RUN_ID, _NOW).select_from(_CLAIMING).where(_required(_CLAIMING.c.deleted_at.is_(None))),
+        include_defaults=False,
+    )
+)
+
+
+def claim_run(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> None:
+    """`runs.claim_run`. A second claim fails by its key."""
+    _CLAIM.count(conn, {"limit": limit, "thread": thread_id, "run": run_id, "now": rules.utc_now()})
+
+
+_COMPLETING = (
+    sa.update(threads)
+    .where(threads.c.thread_id == _THREAD_ID, threads.c.deleted_at.is_(None), _BOUNDED.c.waiting.is_not(None))
+    .values(last_completion_seq=threads.c.last_completion_seq + _ONE, updated_at=_NOW)
+    .returning(threads.c.last_completion_seq)
+    .cte("thread")
+)
+_COMPLETED = (
+    sa.update(runs)
+    .where(
+        runs.c.thread_id == _THREAD_ID,
+        runs.c.run_id == _RUN_ID,
+        runs.c.completed_at.is_(None),
+        _COMPLETING.c.last_completion_seq.is_not(None),
+    )
+    .values(completed_at=_NOW, completion_seq=_COMPLETING.c.last_completion_seq)
+    .returning(runs.c.completion_seq)
+    .cte("run")
+)
+_COMPLETE = Prepared(sa.select(_required(sa.func.count())).select_from(_COMPLETED))
+
+
+def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> None:
+    """`runs.mark_run_complete`, for a run that is open."""
+    _COMPLETE.rows(conn, {"limit": limit, "thread": thread_id, "run": run_id, "now": rules.utc_now()})
+
+
+# ---- extra ----------------------------------------------------------------------------------------------
+
+_MERGED = sa.bindparam("merged", type_=sa.Text)
+_EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == _THREAD_ID))
+_SAVED = (
+    insert(threads)
+    .from_select(
+        ["thread_id", "extra", "created_at", "updated_at"],
+        sa.select(_THREAD_ID, _MERGED, _NOW, _NOW).select_from(_BOUNDED),
+        include_defaults=False,
+    )
+    .on_conflict_do_update(
+        index_elements=[threads.c.thread_id],
+        set_={"extra": _MERGED, "updated_at": _NOW},
+        where=sa.and_(threads.c.extra == sa.bindparam("before", type_=sa.Text), threads.c.deleted_at.is_(None)),
+    )
+    .returning(threads.c.thread_id)
+    .cte("thread")
+)
+_SAVE_EXTRA = Prepared(sa.select(_required(sa.func.count())).select_from(_SAVED))
+
+
+def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
+    """`extras.save_extra`: read, merge, and write if nobody has written meanwhile."""
+    row = _EXTRA.row(conn, {"thread": thread_id})
+    before = row[0] if row else "{}"
+    if len(before) > _MOST_BYTES:
+        raise NoShortcutError  # it would travel three times
+    merged = rules.merged_extra(thread_id, before, changes, max_bytes)
+    values = {"limit": limit, "thread": thread_id, "merged": merged, "before": before, "now": rules.utc_now()}
+    _SAVE_EXTRA.rows(conn, values)
+
+
+SHORTCUTS: dict[str, Callable[..., None]] = {
+    "append": append,
+    "claim_run": claim_run,
+    "mark_run_complete": mark_run_complete,
+    "save_extra": save_extra,
+}
