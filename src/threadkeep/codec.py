@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -58,6 +59,8 @@ class Codec:
         self._message: TypeAdapter[Any] = TypeAdapter(message_type)
         self._messages: TypeAdapter[list[Any]] = TypeAdapter(list[message_type])
         self._request: TypeAdapter[Any] = TypeAdapter(request_type)
+        self._dump_message = _dumping_of(self._message)
+        self._dump_request = _dumping_of(self._request)
         self._validate = _validation_of(self._messages)
         self._validate_request = _validation_of(self._request)
         self._check_message = _check_of(message_type)
@@ -85,13 +88,12 @@ class Codec:
     def _encode_message(self, message: Any, given: str | None, name: str) -> MessageRow:
         if given is None:
             given = read_field(message, "message_id")
-            if given == "" or callable(
-                given
-            ):  # a class may call it "" before there is one, or have a method of that name
+            # A class may call it "" before there is one, or have a method of that name.
+            if given == "" or callable(given):
                 given = None
         message_id = new_message_id() if given is None else check_given_id(f"{name}.message_id", given)
         run_id = check_optional_id(f"{name}.run_id", read_field(message, "run_id"))
-        payload = _dump(self._message, message, name, self._check_message)
+        payload = _dump(self._dump_message, message, name, self._check_message)
         return MessageRow(
             payload=within(payload, name, self.max_value_bytes),
             format=FORMAT_JSON,
@@ -123,11 +125,11 @@ class Codec:
         """Without models: one in a free-form field is not equal to the dict it comes back as."""
         return self._message.dump_python(message, warnings="none", round_trip=True)
 
-    def decode_messages(self, thread_id: str, rows: Sequence[StoredMessage]) -> list[Any]:
+    def decode_messages(self, thread_id: str, rows: Iterable[StoredMessage]) -> list[Any]:
         """The messages of these rows, in their order. One that does not decode raises CheckpointCorruptionError."""
         messages: list[Any] = []
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
+        iterator = iter(rows)
+        while chunk := list(islice(iterator, _CHUNK)):
             try:
                 decoded = self._decode_chunk(chunk)
             except ValueError:
@@ -167,7 +169,7 @@ class Codec:
     def encode_request(self, request: Any) -> tuple[str | None, str]:
         """The request's question_id, if it has one, and its JSON text."""
         question_id = check_optional_id("request.question_id", read_field(request, "question_id"))
-        payload = _dump(self._request, request, "request", self._check_request)
+        payload = _dump(self._dump_request, request, "request", self._check_request)
         try:
             self._validate_request(payload)
         except ValidationError as error:
@@ -222,6 +224,13 @@ class Codec:
         return rules.decoded_extra(thread_id, text)
 
 
+def used_up(rows: list[T]) -> Iterator[T]:
+    """The rows, each gone from the list once it is taken: else a long thread would be there twice while it decodes."""
+    rows.reverse()
+    while rows:
+        yield rows.pop()
+
+
 def _told_apart_by_role(message_type: Any) -> Any:
     """The same type, as a union discriminated by role where it allows that: several times faster to load."""
     members = get_args(message_type) if get_origin(message_type) in (Union, UnionType) else ()
@@ -244,7 +253,7 @@ def _validation_of(adapter: TypeAdapter[T]) -> Callable[[bytes | str], T]:
     """
     if takes_any_model(adapter.core_schema):
         return lambda text: adapter.validate_python(from_json(text), by_alias=False, by_name=True)
-    return partial(adapter.validate_json, by_alias=False, by_name=True)
+    return partial(adapter.validator.validate_json, by_alias=False, by_name=True)
 
 
 def _check_of(annotation: Any) -> Callable[[Any], None]:
@@ -254,12 +263,19 @@ def _check_of(annotation: Any) -> Callable[[Any], None]:
     return partial(check_typed, free=free_keys(annotation))
 
 
-def _dump(adapter: TypeAdapter[Any], value: Any, name: str, check: Callable[[Any], None]) -> bytes:
+def _dumping_of(adapter: TypeAdapter[Any]) -> Callable[[Any], bytes]:
+    """How a message or a request becomes JSON.
+
+    By the fields' own names, which no alias can make unreadable. What the type does not describe is refused by loading
+    it again, with a better message than a warning's.
+    """
+    return partial(adapter.serializer.to_json, by_alias=False, warnings="none", round_trip=True)
+
+
+def _dump(dump: Callable[[Any], bytes], value: Any, name: str, check: Callable[[Any], None]) -> bytes:
     try:
         check(value)
-        # By the fields' own names, which no alias can make unreadable. What the type does not describe is refused by
-        # loading it again, with a better message than a warning's.
-        return adapter.dump_json(value, by_alias=False, warnings="none", round_trip=True)
+        return dump(value)
     except Unstorable as trouble:
         raise trouble.located(name) from None
     except RecursionError:

@@ -6,7 +6,7 @@ or a recursive JSON alias is free-form: whatever it holds must be exactly JSON, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Annotated, Any, ForwardRef, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -65,31 +65,55 @@ def free_keys(annotation: Any) -> frozenset[str]:
 def check_typed(value: Any, free: frozenset[str] = frozenset()) -> None:
     """Raise Unstorable for what pydantic would encode but not give back, free-form fields and keys included."""
     kind: Any = type(value)
+    check = _check_of(kind)
+    if check is not None:
+        check(value, free)
+
+
+@cache
+def _check_of(kind: Any) -> Callable[[Any, frozenset[str]], None] | None:
+    """How values of a class are checked: found out once, for every write waits for the walk through its message."""
     if kind is str:
-        check_text(value)
-    elif kind is float:
-        check_float(value)
-    elif kind is int:
-        check_int(value)
-    elif isinstance(value, BaseModel):
-        check_model(value)
-    elif is_dataclass(kind) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        _check_fields(value, depth=1)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _check_field(key, item, _Field(free=key in free, free_keys=free), depth=1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for index, item in enumerate(value):
-            _check_field(index, item, _Field(free=False, free_keys=free), depth=1)
+        return lambda value, _: check_text(value)
+    if kind is float:
+        return lambda value, _: check_float(value)
+    if kind is int:
+        return lambda value, _: check_int(value)
+    if issubclass(kind, BaseModel):
+        return lambda value, _: check_model(value)
+    if is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return lambda value, _: _check_fields(value, depth=1)
+    if issubclass(kind, dict):
+        return _check_items
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        return _check_elements
+    return None
+
+
+def _check_items(value: Any, free: frozenset[str]) -> None:
+    for key, item in value.items():
+        _check_field(key, item, _Field(free=key in free, free_keys=free), depth=1)
+
+
+def _check_elements(value: Any, free: frozenset[str]) -> None:
+    for index, item in enumerate(value):
+        _check_field(index, item, _Field(free=False, free_keys=free), depth=1)
 
 
 def check_model(value: Any, depth: int = 0) -> None:
     """Check a pydantic model, its extra fields included. Anything else is refused."""
-    if not isinstance(value, BaseModel):
+    kind: Any = type(value)
+    if not _is_model(kind):
         refuse_kind(value)
     _check_fields(value, depth + 1)
-    for name, item in (value.model_extra or {}).items():
-        _check_field(name, item, _Field(free=True), depth + 1)
+    if value.model_extra:
+        for name, item in value.model_extra.items():
+            _check_field(name, item, _Field(free=True), depth + 1)
+
+
+@cache
+def _is_model(kind: Any) -> bool:
+    return issubclass(kind, BaseModel)
 
 
 class _Field(NamedTuple):
@@ -113,7 +137,8 @@ def _check_fields(value: Any, depth: int) -> None:
     kind: Any = type(value)
     for name, field in _fields_of(kind).items():
         item = getattr(value, name, None)
-        if item is not None:
+        # Most fields are plain text, or say nothing: those are through without a call.
+        if item is not None and not (type(item) is str and item.isascii()):
             _check_field(name, item, field, depth)
 
 

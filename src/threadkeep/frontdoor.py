@@ -8,7 +8,7 @@ from typing import Any
 
 from threadkeep import resuming
 from threadkeep.checkpoints import Checkpoints
-from threadkeep.codec import Codec
+from threadkeep.codec import Codec, used_up
 from threadkeep.context import Context
 from threadkeep.errors import CheckpointerError, InvalidIdError
 from threadkeep.files import Files
@@ -71,7 +71,7 @@ class CheckpointerMethods:
         if stored is None:
             return None
         return CheckpointData(
-            messages=self._codec.decode_messages(thread_id, stored.messages),
+            messages=self._codec.decode_messages(thread_id, used_up(stored.messages)),
             extra=self._codec.decode_extra(thread_id, stored.extra),
             parent_thread_id=stored.parent_thread_id,
         )
@@ -97,7 +97,7 @@ class CheckpointerMethods:
         """See `protocol.Checkpointer.snapshot`."""
         thread_id = check_id("thread_id", thread_id)
         rows = await self._store.snapshot(thread_id, check_id("after_run_id", after_run_id))
-        return self._codec.decode_messages(thread_id, rows)
+        return self._codec.decode_messages(thread_id, used_up(rows))
 
     async def fork(
         self,

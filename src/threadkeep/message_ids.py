@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
-from uuid import UUID
 
 from threadkeep.errors import InvalidIdError
 from threadkeep.fields import read_field
@@ -28,7 +27,8 @@ def new_message_id() -> str:
         _last = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
         ticks = _last
     number = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62)
-    return str(UUID(int=number))
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def of_seq(seq: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -26,7 +27,8 @@ class Prepared:
         """`columns` are those that an INSERT fills, if its statement does not say."""
         self._statement = statement
         self._columns = None if columns is None else [*columns]
-        self._as_said: dict[type[sa.Dialect], _Compiled] = {}
+        # By the dialect of one engine, which knows its server: MariaDB does not take all that MySQL does.
+        self._as_said: WeakKeyDictionary[sa.Dialect, _Compiled] = WeakKeyDictionary()
 
     def rows(self, conn: sa.Connection, values: Values) -> Sequence[Any]:
         """What it returns or selects."""
@@ -34,7 +36,7 @@ class Prepared:
             return conn.execute(self._statement, values).all()
         with self._executed(conn, values) as cursor:
             found: Sequence[Any] = cursor.fetchall()
-            return found
+        return found
 
     def row(self, conn: sa.Connection, values: Values) -> Any | None:
         """The one row of it, or None."""
@@ -74,10 +76,10 @@ class Prepared:
             yield cursor
 
     def _on(self, dialect: sa.Dialect) -> _Compiled:
-        kind = type(dialect)
-        if kind not in self._as_said:
-            self._as_said[kind] = _Compiled(self._statement, self._columns, dialect)
-        return self._as_said[kind]
+        compiled = self._as_said.get(dialect)
+        if compiled is None:
+            compiled = self._as_said[dialect] = _Compiled(self._statement, self._columns, dialect)
+        return compiled
 
 
 class _Compiled:

@@ -171,6 +171,9 @@ def roll_back_quietly(conn: sa.Connection, transactions: Transactions) -> None:
     except SQLAlchemyError:
         # In whatever state it is, nobody must get it from the pool.
         conn.invalidate()
+    except BaseException:  # cancelled once more
+        conn.invalidate()
+        raise
 
 
 def in_savepoint(conn: sa.Connection, work: Work[T]) -> T:

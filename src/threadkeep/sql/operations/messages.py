@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from threadkeep import rules
+from threadkeep import json_values, rules
 from threadkeep.errors import DuplicateIdError
 from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.dialects.base import Hooks
@@ -23,32 +23,44 @@ T = TypeVar("T")
 _AT_ONCE = 1_000
 
 
-def _where_cubepi_wrote(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    return sa.case((messages.c.format == FORMAT_MSGPACK, column)).label(column.name)
+_CUBEPI_WROTE_IT = messages.c.format == sa.literal_column(f"{FORMAT_MSGPACK}")
+
+
+def _where_cubepi_wrote(value: Any) -> sa.ColumnElement[Any]:
+    return sa.case((_CUBEPI_WROTE_IT, value))
 
 
 STORED = (
     messages.c.seq,
     messages.c.format,
     messages.c.payload,
-    _where_cubepi_wrote(messages.c.metadata),
-    _where_cubepi_wrote(messages.c.run_id),
+    _where_cubepi_wrote(messages.c.metadata).label("metadata"),
+    _where_cubepi_wrote(messages.c.run_id).label("run_id"),
 )
 """What `stored_message` reads."""
 
 NOT_STORED = tuple(sa.type_coerce(sa.null(), column.type).label(column.name) for column in STORED[2:])
 """For the row that comes with them and is none, in a union with them."""
 
-# One statement, so one snapshot on every server: the thread itself comes as a row of seq 0.
-_LOAD = sa.union_all(
-    sa.select(
-        sa.literal_column("0").label("seq"),
-        sa.literal_column("0").label("format"),
-        *NOT_STORED,
-        threads.c.extra,
-        threads.c.parent_thread_id,
-    ).where(threads.c.thread_id == THREAD),
-    sa.select(*STORED, sa.null(), sa.null()).where(messages.c.thread_id == THREAD),
+# One statement, so one snapshot on every server: the thread itself comes as a row of seq 0, with its extra in the place
+# of a message's metadata and its parent in the place of a run. Every column more is one more for each message.
+_LOAD = Prepared(
+    sa.union_all(
+        sa.select(
+            sa.literal_column("0").label("seq"),
+            sa.literal_column("0").label("format"),
+            NOT_STORED[0],
+            threads.c.extra,
+            threads.c.parent_thread_id,
+        ).where(threads.c.thread_id == THREAD),
+        sa.select(
+            messages.c.seq,
+            messages.c.format,
+            messages.c.payload,
+            _where_cubepi_wrote(sa.cast(messages.c.metadata, sa.Text)),
+            _where_cubepi_wrote(messages.c.run_id),
+        ).where(messages.c.thread_id == THREAD),
+    )
 )
 
 
@@ -123,15 +135,20 @@ def append_after(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequen
 
 def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredThread | None:
     """The whole thread, or None."""
-    rows = conn.execute(_LOAD, {"thread": thread_id}).all()
+    rows = _LOAD.rows(conn, {"thread": thread_id})
     if not rows:
         return None
     # Sorting here costs nothing on rows that come in order, and a server that sorts would carry the payloads along.
-    thread, *stored = sorted(rows, key=attrgetter("seq"))
+    (*_, extra, parent_thread_id), *stored = sorted(rows, key=itemgetter(0))
     return StoredThread(
-        parent_thread_id=thread.parent_thread_id,
-        extra=thread.extra,
-        messages=[stored_message(row) for row in stored],
+        parent_thread_id=parent_thread_id,
+        extra=extra,
+        messages=[
+            StoredMessage(seq, format_, payload)
+            if format_ != FORMAT_MSGPACK
+            else StoredMessage(seq, format_, payload, Mirror(json_values.decode(metadata), run_id))
+            for seq, format_, payload, metadata, run_id in stored
+        ],
     )
 
 
