@@ -59,7 +59,11 @@ class EngineConnections:
     async def _run(self, work: Work[T]) -> T:
         def on_connection() -> T:
             with self.engine.sync_engine.connect() as conn:
-                return work(conn)
+                try:
+                    return work(conn)
+                except asyncio.CancelledError:
+                    conn.invalidate()  # a driver may have left it in the middle of an answer
+                    raise
 
         # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
         return await greenlet_spawn(on_connection)
@@ -76,7 +80,8 @@ class EngineConnections:
         return await self._cancellable(self._run(whole), decision)
 
     async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None:
-        await self._run(lambda conn: at_once(conn, self.transactions, shortcut, args))
+        writing = self._run(lambda conn: at_once(conn, self.transactions, shortcut, args))
+        await (writing if self.transactions.hooks.interruptible_shortcuts else to_its_end(writing))
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:

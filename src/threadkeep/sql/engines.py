@@ -64,7 +64,11 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
         url = None
     if url is None or "@" in (url.host or ""):
         raise _unreadable("mysql://user:password@host:3306/database")
-    engine = create_async_engine(url, hide_parameters=True, **options)
+    from asyncmy.constants import CLIENT
+
+    # The first is SQLAlchemy's own, which is lost if another is named. The second is for shortcuts.
+    flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
+    engine = create_async_engine(url, hide_parameters=True, connect_args={"client_flag": flags}, **options)
     # READ COMMITTED: gap locks would make writers of different threads wait for each other, and deadlock.
     # Strict mode: a server without it would cut off a value that does not fit, and store the rest.
     settings = (

@@ -64,22 +64,42 @@ class Prepared:
         if not _is_own(conn):
             conn.execute(self._statement, values)
             return
-        compiled = self._on(conn.dialect)
+        compiled = self.compiled(conn.dialect)
         with _cursor(conn, compiled.sql) as cursor:
             cursor.executemany(compiled.sql, [compiled.bound(some) for some in values])
 
     @contextmanager
     def _executed(self, conn: sa.Connection, values: Values) -> Iterator[Any]:
-        compiled = self._on(conn.dialect)
+        compiled = self.compiled(conn.dialect)
         with _cursor(conn, compiled.sql) as cursor:
             cursor.execute(compiled.sql, compiled.bound(values))
             yield cursor
 
-    def _on(self, dialect: sa.Dialect) -> _Compiled:
+    def compiled(self, dialect: sa.Dialect) -> _Compiled:
+        """The statement in this dialect's words."""
         compiled = self._as_said.get(dialect)
         if compiled is None:
             compiled = self._as_said[dialect] = _Compiled(self._statement, self._columns, dialect)
         return compiled
+
+
+class Script:
+    """Several statements in one message to the server, which stops at the first that fails. For engines of our own."""
+
+    def __init__(self, *statements: Prepared) -> None:
+        self._statements = statements
+
+    def counts(self, conn: sa.Connection, values: Values) -> list[int]:
+        """Execute all of it. How many rows each has found."""
+        compiled = [statement.compiled(conn.dialect) for statement in self._statements]
+        sql = "; ".join(each.sql for each in compiled)
+        with _cursor(conn, sql) as cursor:
+            cursor.execute(sql, [value for each in compiled for value in each.bound(values)])
+            counts: list[int] = [cursor.rowcount]
+            for _ in compiled[1:]:
+                cursor.nextset()  # raises what its statement raised
+                counts.append(cursor.rowcount)
+        return counts
 
 
 class _Compiled:

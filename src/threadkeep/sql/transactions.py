@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -11,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from threadkeep.sql.dialects import Failure, Hooks
+from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
@@ -115,7 +114,9 @@ def at_once(
     _require_alive(conn, hooks)
     try:
         shortcut(conn, hooks.lock_limit(transactions.lock_timeout), *args)
-    except asyncio.CancelledError:
+    except NoShortcutError:
+        raise
+    except BaseException:
         roll_back_quietly(conn, transactions)
         raise
 

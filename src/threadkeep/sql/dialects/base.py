@@ -73,6 +73,9 @@ class Hooks:
     """Operations in one statement, by name, for a connection of ours in autocommit mode. Each takes the connection, the
     limit that `lock_limit` gives, and what the operation takes; it does all of that, or fails and has done nothing."""
 
+    interruptible_shortcuts = True
+    """Whether it is certain, after a shortcut was cancelled half way, that the server does not go on with it."""
+
     # ---- transactions ----------------------------------------------------------------------------------------
 
     def begin(self, conn: sa.Connection) -> None:
@@ -96,8 +99,8 @@ class Hooks:
             )
 
     def lock_limit(self, lock_timeout: float) -> str:
-        """How the server is told how long to wait for a lock."""
-        raise NotImplementedError
+        """How the server is told how long to wait for a lock, where a setting of the connection does not say it."""
+        return ""
 
     def is_closed(self, conn: sa.Connection) -> bool:
         """Whether the driver knows already that this connection is dead."""

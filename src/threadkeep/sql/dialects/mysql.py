@@ -15,7 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from threadkeep import rules
 from threadkeep.errors import CheckpointerLockTimeoutError
 from threadkeep.sql.dialects.base import Failure, Hooks
-from threadkeep.sql.parameters import COUNT, NOW, THREAD
+from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, SHORTCUTS, UPSERT
+from threadkeep.sql.parameters import NOW, THREAD
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import threads
 
@@ -26,20 +27,6 @@ _PACKET_OVERHEAD = 1024 * 1024 + 256 * 1024
 _UPGRADE_LOCK_SECONDS = 600
 
 
-_UPSERT = Prepared(
-    mysql.insert(threads)
-    .values(thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW)
-    .on_duplicate_key_update(
-        # 0 for a thread that was deleted softly. It is not kept: what asked for it is rolled back.
-        last_seq=sa.func.last_insert_id(sa.case((threads.c.deleted_at.is_(None), threads.c.last_seq + COUNT), else_=0)),
-        updated_at=NOW,
-    )
-)
-_NEXT_COMPLETION_SEQ = Prepared(
-    sa.update(threads)
-    .where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None))
-    .values(last_completion_seq=sa.func.last_insert_id(threads.c.last_completion_seq + 1), updated_at=NOW)
-)
 _TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None)).values(updated_at=NOW)
 
 
@@ -57,6 +44,8 @@ class MySQLHooks(Hooks):
     """No RETURNING: LAST_INSERT_ID(n) carries the allocated number back in the reply to the upsert itself."""
 
     insert = staticmethod(mysql.insert)
+    shortcuts = SHORTCUTS
+    interruptible_shortcuts = False
     failures: ClassVar = {
         1205: Failure.LOCK_TIMEOUT,
         1213: Failure.CONFLICT,
@@ -72,6 +61,12 @@ class MySQLHooks(Hooks):
         2013: Failure.DISCONNECT,
         4031: Failure.DISCONNECT,
     }
+
+    def is_closed(self, conn: sa.Connection) -> bool:
+        driver: Any = conn.connection.driver_connection
+        # Its own `connected` stays true until it is used. Without the attribute the connection is asked a little later.
+        transport = getattr(driver, "_transport", None)
+        return transport is not None and bool(transport.is_closing())
 
     def start(self, conn: sa.Connection) -> None:
         super().start(conn)
@@ -102,13 +97,13 @@ class MySQLHooks(Hooks):
         return statement.with_for_update(read=True)  # the lock lets older snapshots pass, and plain reads believe them
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
-        last_seq = _UPSERT.lastrowid(conn, {"thread": thread_id, "count": count, "now": now})
+        last_seq = UPSERT.lastrowid(conn, {"thread": thread_id, "count": count, "now": now})
         if last_seq == 0:
             self.lock_unchanged(conn, thread_id)  # it is empty, or was deleted softly
         return last_seq
 
     def next_completion_seq(self, conn: sa.Connection, thread_id: str, now: datetime) -> int | None:
-        completion_seq = _NEXT_COMPLETION_SEQ.lastrowid(conn, {"thread": thread_id, "now": now})
+        completion_seq = NEXT_COMPLETION_SEQ.lastrowid(conn, {"thread": thread_id, "now": now})
         if completion_seq == 0:
             self.lock_unchanged(conn, thread_id)  # there is none, or it was deleted softly
         return completion_seq or None

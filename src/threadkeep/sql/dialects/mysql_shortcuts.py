@@ -1,0 +1,155 @@
+"""The writes of every turn, each in one message to MySQL or MariaDB: a transaction's statements travel together.
+
+A shortcut does the whole of an operation, or one of its statements fails and all is rolled back: by a key that is
+taken, or on purpose, by a NULL where none may be, wherever the operation would refuse or would have to look again. Then
+the operation itself is run, statement by statement, and knows why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.mysql import insert
+
+from threadkeep import rules
+from threadkeep.records import MessageRow
+from threadkeep.sql.dialects.base import NoShortcutError
+from threadkeep.sql.parameters import COUNT, NOW, RUN, THREAD
+from threadkeep.sql.prepared import Prepared, Script
+from threadkeep.sql.tables import messages, runs, threads
+
+_MOST_ROWS = 8
+_MOST_BYTES = 256 * 1024
+"""What is larger is worth a few messages more."""
+
+BEGIN, COMMIT = Prepared(sa.text("BEGIN")), Prepared(sa.text("COMMIT"))
+
+UPSERT = Prepared(
+    insert(threads)
+    .values(thread_id=THREAD, extra="{}", last_seq=sa.func.last_insert_id(COUNT), created_at=NOW, updated_at=NOW)
+    .on_duplicate_key_update(
+        # 0 for a thread that was deleted softly. It is not kept: what asked for it is rolled back.
+        last_seq=sa.func.last_insert_id(sa.case((threads.c.deleted_at.is_(None), threads.c.last_seq + COUNT), else_=0)),
+        updated_at=NOW,
+    )
+)
+"""Creates the thread, locks it, and takes its next seqs; the last of them comes back in the reply."""
+NEXT_COMPLETION_SEQ = Prepared(
+    sa.update(threads)
+    .where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None))
+    .values(last_completion_seq=sa.func.last_insert_id(threads.c.last_completion_seq + 1), updated_at=NOW)
+)
+"""Locks the thread, and takes its next completion_seq; it comes back in the reply, or 0."""
+_TAKEN = sa.func.last_insert_id()
+
+# ---- append ---------------------------------------------------------------------------------------------
+
+_COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
+
+
+@cache
+def _append(count: int) -> Script:
+    """For so many messages, all of one run or of none."""
+    # Read after the lock was taken, by a statement of its own.
+    is_complete = sa.exists().where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_not(None))
+    unless_refused = sa.case((sa.and_(_TAKEN > 0, ~is_complete), _TAKEN - count + 1))
+    rows = [
+        {
+            "thread_id": THREAD,
+            # It is enough that the first has no seq: none of them is inserted then.
+            "seq": unless_refused if place == 0 else _TAKEN - count + 1 + place,
+            "created_at": NOW,
+            **{name: sa.bindparam(f"{name}_{place}", type_=messages.c[name].type) for name in _COLUMNS},
+        }
+        for place in range(count)
+    ]
+    return Script(BEGIN, UPSERT, Prepared(sa.insert(messages).values(rows)), COMMIT)
+
+
+def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
+    """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
+    run_ids = {row.run_id for row in rows if row.run_id is not None}
+    if len(rows) > _MOST_ROWS or len(run_ids) > 1 or sum(len(row.payload) for row in rows) > _MOST_BYTES:
+        raise NoShortcutError
+    if any(row.is_id_given or row.search_text is not None for row in rows):
+        raise NoShortcutError
+    values = {f"{name}_{place}": getattr(row, name) for place, row in enumerate(rows) for name in _COLUMNS}
+    values |= {"thread": thread_id, "count": len(rows), "now": rules.utc_now(), "run": "".join(run_ids)}
+    _append(len(rows)).counts(conn, values)
+
+
+# ---- runs -----------------------------------------------------------------------------------------------
+
+_UNLESS_DELETED = (
+    sa.select(threads.c.thread_id)
+    .where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None))
+    .scalar_subquery()
+)
+_CLAIM = Script(
+    BEGIN,
+    UPSERT,
+    Prepared(sa.insert(runs).values(thread_id=_UNLESS_DELETED, run_id=RUN, claimed_at=NOW)),
+    COMMIT,
+)
+
+
+def claim_run(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> None:
+    """`runs.claim_run`. A second claim fails by its key."""
+    _CLAIM.counts(conn, {"thread": thread_id, "run": run_id, "count": 0, "now": rules.utc_now()})
+
+
+_COMPLETE = Script(
+    BEGIN,
+    NEXT_COMPLETION_SEQ,
+    Prepared(
+        sa.update(runs)
+        .where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_(None))
+        .values(completed_at=NOW, completion_seq=_TAKEN)
+    ),
+    # Fails unless that one has found its run.
+    Prepared(
+        sa.update(threads)
+        .where(threads.c.thread_id == THREAD)
+        .values(last_seq=sa.case((sa.func.row_count() == 1, threads.c.last_seq)))
+    ),
+    COMMIT,
+)
+
+
+def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> None:
+    """`runs.mark_run_complete`, for a run that is open."""
+    _, _, completed, *_ = _COMPLETE.counts(conn, {"thread": thread_id, "run": run_id, "now": rules.utc_now()})
+    if completed == 0:
+        raise NoShortcutError  # there is no such thread: nothing was found, and nothing failed
+
+
+# ---- extra ----------------------------------------------------------------------------------------------
+
+_MERGED = sa.bindparam("merged", type_=threads.c.extra.type)
+_EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD))
+_IS_AS_BEFORE = sa.and_(threads.c.extra == sa.bindparam("before"), threads.c.deleted_at.is_(None))
+_SAVE_EXTRA = Prepared(
+    insert(threads)
+    .values(thread_id=THREAD, extra=_MERGED, created_at=NOW, updated_at=NOW)
+    .on_duplicate_key_update(extra=sa.case((_IS_AS_BEFORE, _MERGED)), updated_at=NOW)
+)
+
+
+def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
+    """`extras.save_extra`: read, merge, and write if nobody has written meanwhile."""
+    row = _EXTRA.row(conn, {"thread": thread_id})
+    before = row[0] if row else "{}"
+    merged = rules.merged_extra(thread_id, before, changes, max_bytes)
+    if len(before) + 2 * len(merged) > _MOST_BYTES:
+        raise NoShortcutError  # all three travel in one message
+    _SAVE_EXTRA.count(conn, {"thread": thread_id, "merged": merged, "before": before, "now": rules.utc_now()})
+
+
+SHORTCUTS: dict[str, Callable[..., None]] = {
+    "append": append,
+    "claim_run": claim_run,
+    "mark_run_complete": mark_run_complete,
+    "save_extra": save_extra,
+}
