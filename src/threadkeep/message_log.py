@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from threadkeep import rules
@@ -67,10 +67,9 @@ class MessageLog:
         does not have raises MessageNotFoundError. `with_parts` brings the parts of all of them in one query more.
         """
         thread_id = check_id("thread_id", thread_id)
-        lower = 0 if since is None else _checked_place("since", since)
-        upper = None if before is None else _checked_place("before", before)
-        if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_SEQ):
-            raise ValueError(f"limit is {limit!r}: it must be 1 or more, or None")
+        lower, upper = _checked_places(since, before)
+        if limit is not None:
+            _check_count("limit", limit)
         page = (lower, upper, limit, bool(reverse), bool(with_parts))
         entries, parts = await self._store.list_messages(thread_id, *page)
         of: dict[str, list[Part]] = {entry.message_id: [] for entry in entries}
@@ -78,6 +77,38 @@ class MessageLog:
             # One may have been appended between the two queries.
             of.setdefault(part.message_id, []).append(part_of(self._codec, thread_id, part))
         return records_of(self._codec, thread_id, entries, of if with_parts else None)
+
+    def stream(
+        self,
+        thread_id: str,
+        *,
+        since: str | int | None = None,
+        before: str | int | None = None,
+        chunk_size: int = 1_000,
+    ) -> AsyncIterator[MessageRecord]:
+        """The same messages for an `async for`, read in chunks: a thread of any length takes the memory of one.
+
+        What is appended meanwhile is not in it. No connection is held between two chunks.
+        """
+        thread_id = check_id("thread_id", thread_id)
+        lower, upper = _checked_places(since, before)
+        _check_count("chunk_size", chunk_size)
+        return self._chunks(thread_id, lower, upper, chunk_size)
+
+    async def _chunks(
+        self, thread_id: str, lower: str | int, upper: str | int | None, size: int
+    ) -> AsyncIterator[MessageRecord]:
+        thread = await self._store.get_thread(thread_id)
+        last_seq = thread.last_seq if thread else 0
+        while True:
+            entries, _ = await self._store.list_messages(thread_id, lower, upper, size, False, False)
+            for record in records_of(self._codec, thread_id, entries):
+                if record.seq is None or record.seq > last_seq:
+                    return
+                yield record
+            if len(entries) < size:
+                return
+            lower = entries[-1].message.seq
 
     async def last_summary(self, thread_id: str) -> MessageRecord | None:
         """The newest summary that a compaction has made, or None."""
@@ -105,6 +136,17 @@ def records_of(
         )
         for entry, message in zip(entries, messages, strict=True)
     ]
+
+
+def _checked_places(since: Any, before: Any) -> tuple[str | int, str | int | None]:
+    lower = 0 if since is None else _checked_place("since", since)
+    upper = None if before is None else _checked_place("before", before)
+    return lower, upper
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or not 1 <= value <= MAX_SEQ:
+        raise ValueError(f"{name} is {value!r}: it must be 1 or more")
 
 
 def _checked_place(name: str, value: Any) -> str | int:

@@ -7,7 +7,7 @@ SQLite does for it. On a host's connection they are executed as any other, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -139,5 +139,8 @@ def _cursor(conn: sa.Connection, sql: str) -> Iterator[Any]:
     except dbapi.Error as error:
         is_lost = conn.dialect.is_disconnect(error, conn.connection.dbapi_connection, cursor)
         if is_lost:
+            # It fails once more, before SQLAlchemy's eyes: now no other old connection of the pool is trusted either.
+            with suppress(DBAPIError):
+                conn.exec_driver_sql("SELECT 1")
             conn.invalidate(error)
         raise DBAPIError(sql, None, error, hide_parameters=True, connection_invalidated=is_lost) from error

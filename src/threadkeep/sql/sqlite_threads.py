@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from os import PathLike, fspath
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -32,31 +33,56 @@ _TOGETHER = 100
 
 
 class _Worker:
-    """A thread with a connection."""
+    """A thread with a connection. (An executor would do, if a hop to one did not take twice as long.)"""
 
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine = engine
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"threadkeep-{name}")
         self._conn: sa.Connection | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # A daemon: a program that ends without closing us has nothing more to wait for.
+        Thread(target=self._work, name=f"threadkeep-{name}", daemon=True).start()
 
-    def _do(self, work: Work[T]) -> T:
-        if self._conn is None or self._conn.invalidated:
-            self._conn = self._engine.connect()
-        return work(self._conn)
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
 
     def run(self, work: Work[T]) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
+        """Run the work there. Who is cancelled does not stop it."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            try:
+                if self._conn is None or self._conn.invalidated:
+                    self._conn = self._engine.connect()
+                outcome = Outcome(work(self._conn))
+            except BaseException as error:
+                outcome = Outcome(error=error)
+            with suppress(RuntimeError):  # the loop may be closed: nobody asks any more
+                loop.call_soon_threadsafe(_answer, answer, outcome)
+
+        self._jobs.put(job)
+        return answer
 
     async def close(self) -> None:
-        def close_connection() -> None:
-            if self._conn is not None:
-                self._conn.close()
-                self._conn = None
+        def close_connection(conn: sa.Connection) -> None:
+            conn.close()
+            self._conn = None
 
         try:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, close_connection))
+            if self._conn is not None:
+                await asyncio.shield(self.run(close_connection))
         finally:
-            self._thread.shutdown(wait=False)
+            self._jobs.put(None)
+
+
+def _answer(future: asyncio.Future[Any], outcome: Outcome) -> None:
+    if future.done():
+        return  # cancelled
+    if outcome.error is not None:
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome.result)
 
 
 class _Write:
@@ -118,12 +144,7 @@ class _Writer(_Worker):
         error = transaction.exception()
         outcomes = [Outcome(error=error)] * len(group) if error else transaction.result()
         for write, outcome in zip(group, outcomes, strict=True):
-            if write.answer.done():
-                continue  # cancelled: nobody asks any more
-            if outcome.error is not None:
-                write.answer.set_exception(outcome.error)
-            else:
-                write.answer.set_result(outcome.result)
+            _answer(write.answer, outcome)
         # Not now: who is answered may write again at once, and then shares the next transaction.
         asyncio.get_running_loop().call_soon(self._go_on)
 

@@ -11,12 +11,16 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError
+from threadkeep.sql.prepared import Prepared
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 """An operation with everything but its connection."""
 Shortcuts = Mapping[str, Callable[..., None]]
 
+
+_COMMIT = Prepared(sa.text("COMMIT"))
+_SAVEPOINT, _RELEASE = Prepared(sa.text("SAVEPOINT threadkeep")), Prepared(sa.text("RELEASE SAVEPOINT threadkeep"))
 
 _LAST_ASKED = "threadkeep_last_asked"
 _TRUSTED_SECONDS = 0.5
@@ -81,7 +85,7 @@ class OwnTransactions:
         self.hooks.bound_waits(conn, self.lock_timeout)
 
     def commit(self, conn: sa.Connection) -> None:
-        conn.exec_driver_sql("COMMIT")
+        _COMMIT.count(conn, {})
 
     def rollback(self, conn: sa.Connection) -> None:
         self.hooks.roll_back(conn)
@@ -180,13 +184,13 @@ def roll_back_quietly(conn: sa.Connection, transactions: Transactions) -> None:
 def in_savepoint(conn: sa.Connection, work: Work[T]) -> T:
     """Run the work inside a transaction that is open already. If it fails, no trace of it is left there."""
     # Plain statements: SQLAlchemy's begin_nested doubles the cost.
-    conn.exec_driver_sql("SAVEPOINT threadkeep")
+    _SAVEPOINT.count(conn, {})
     try:
         result = work(conn)
     except BaseException:
         _undo_savepoint(conn)
         raise
-    conn.exec_driver_sql("RELEASE SAVEPOINT threadkeep")
+    _RELEASE.count(conn, {})
     return result
 
 

@@ -152,6 +152,28 @@ class MessagesContract:
             inner = await checkpointer.messages.list("thread", since=2, before="f", reverse=True, **some)
             assert ids(inner) == ["e", "d", "c"][:limit]
 
+    async def test_a_stream_brings_what_a_list_does(self, checkpointer: Any) -> None:
+        """Whatever the size of its chunks; and what is appended while it runs is not in it."""
+        await checkpointer.append("thread", [named(name) for name in "abcdefg"])
+        listed = await checkpointer.messages.list("thread")
+        for size in (1, 2, 7, 8, 1_000):
+            assert [record async for record in checkpointer.messages.stream("thread", chunk_size=size)] == listed
+        between = checkpointer.messages.stream("thread", since="b", before=6, chunk_size=2)
+        assert [record.message_id async for record in between] == ["c", "d", "e"]
+        assert [record async for record in checkpointer.messages.stream("nobody")] == []
+        seen = []
+        async for record in checkpointer.messages.stream("thread", chunk_size=3):
+            seen.append(record)
+            await checkpointer.append("thread", [said("one more")])
+        assert seen == listed
+        with pytest.raises(MessageNotFoundError):
+            [record async for record in checkpointer.messages.stream("thread", since="z")]
+        for wrong in (0, -1, True, "2", 1.5, None):
+            with pytest.raises(ValueError, match="chunk_size"):
+                checkpointer.messages.stream("thread", chunk_size=wrong)
+        with pytest.raises(InvalidIdError):
+            checkpointer.messages.stream(" ")
+
     async def test_messages_are_listed_with_their_parts(self, checkpointer: Any) -> None:
         await checkpointer.append("thread", [named("a"), named("b"), named("c")])
         for message_id, content in (("c", 1), ("a", 2), ("a", 3), ("draft", 4)):

@@ -46,6 +46,7 @@ def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
     return statement.returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
 
 
+_BEGIN, _ROLLBACK = Prepared(sa.text("BEGIN")), Prepared(sa.text("ROLLBACK"))
 _NEXT_COMPLETION_SEQ = Prepared(
     sa.update(threads)
     .where(threads.c.thread_id == THREAD)
@@ -80,11 +81,11 @@ class Hooks:
 
     def begin(self, conn: sa.Connection) -> None:
         """Begin a write on an engine of our own, which is in autocommit mode otherwise."""
-        conn.exec_driver_sql("BEGIN")
+        _BEGIN.count(conn, {})
 
     def roll_back(self, conn: sa.Connection) -> None:
         """End such a write, however far it got."""
-        conn.exec_driver_sql("ROLLBACK")
+        _ROLLBACK.count(conn, {})
 
     def start(self, conn: sa.Connection) -> None:
         """Begin a write on a host's engine, where SQLAlchemy manages the transaction."""

@@ -13,8 +13,10 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep.errors import TransactionConflictError
 from threadkeep.sql.dialects.base import Failure, Hooks
+from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import threads
 
+_BEGIN = Prepared(sa.text("BEGIN IMMEDIATE"))
 _TAKE_THE_LOCK = sa.update(threads).where(sa.false()).values(last_seq=0)
 
 
@@ -36,7 +38,7 @@ class SQLiteHooks(Hooks):
     interruptible = False
 
     def begin(self, conn: sa.Connection) -> None:
-        conn.exec_driver_sql("BEGIN IMMEDIATE")  # waits as long as the connection's busy timeout says
+        _BEGIN.count(conn, {})  # waits as long as the connection's busy timeout says
 
     def roll_back(self, conn: sa.Connection) -> None:
         # SQLite has rolled back by itself after some errors, and a second time would be one more.
