@@ -55,22 +55,32 @@ _SNAPSHOT = sa.union_all(
 _EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
-_COPY_MESSAGES = (
-    sa.insert(messages)
-    .from_select(
-        ["thread_id", "seq", *_AS_THEY_ARE],
-        sa.select(
-            sa.bindparam("target", type_=messages.c.thread_id.type),
-            sa.func.row_number().over(order_by=messages.c.seq),
-            *(messages.c[name] for name in _AS_THEY_ARE),
-        ).where(_in_slice(CUTOFF)),
-    )
-    .execution_options(preserve_rowcount=True)
+_TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
+_COPIED = (
+    sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
+    .where(_in_slice(CUTOFF))
+    .subquery()
+)
+
+
+def _copy_messages(seq: Any) -> sa.Select[Any]:
+    return sa.select(_TARGET, seq, *(messages.c[name] for name in _AS_THEY_ARE))
+
+
+_COPY_MESSAGES = sa.insert(messages).from_select(
+    ["thread_id", "seq", *_AS_THEY_ARE], _copy_messages(messages.c.seq).where(_in_slice(CUTOFF))
+)
+# The seqs are numbered apart from the rows: a server would keep the payloads in a temporary table, on disk.
+_COPY_MESSAGES_ANEW = sa.insert(messages).from_select(
+    ["thread_id", "seq", *_AS_THEY_ARE],
+    _copy_messages(_COPIED.c.place)
+    .select_from(_COPIED.join(messages, messages.c.seq == _COPIED.c.seq))
+    .where(messages.c.thread_id == THREAD),
 )
 _COPY_RUNS = sa.insert(runs).from_select(
     ["thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"],
     sa.select(
-        sa.bindparam("target", type_=runs.c.thread_id.type),
+        _TARGET,
         runs.c.run_id,
         runs.c.claimed_at,
         runs.c.completed_at,
@@ -91,7 +101,7 @@ _REST = [column for column in checkpoints.c if column.name not in ("thread_id", 
 _COPY_CHECKPOINTS = sa.insert(checkpoints).from_select(
     ["thread_id", "seq", *(column.name for column in _REST)],
     sa.select(
-        sa.bindparam("target", type_=checkpoints.c.thread_id.type),
+        _TARGET,
         sa.func.coalesce(_NUMBERED.c.place, sa.literal_column("0")),
         *_REST,
     )
@@ -101,7 +111,6 @@ _COPY_CHECKPOINTS = sa.insert(checkpoints).from_select(
         sa.or_(_FIRST_LEFT_BEHIND.is_(None), checkpoints.c.seq < _FIRST_LEFT_BEHIND),
     ),
 )
-_TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
 _OF_PARTS = [column for column in parts.c if column.name != "thread_id"]
 _COPY_PARTS = sa.insert(parts).from_select(
     ["thread_id", *(column.name for column in _OF_PARTS)],
@@ -115,11 +124,6 @@ _COPY_PARTS = sa.insert(parts).from_select(
             )
         ),
     ),
-)
-_COPIED = (
-    sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
-    .where(_in_slice(CUTOFF))
-    .subquery()
 )
 _COPY_SEARCH_TEXTS = sa.insert(search_texts).from_select(
     ["thread_id", "seq", "folded"],
@@ -136,6 +140,7 @@ _COPY_SEARCH_TEXTS = sa.insert(search_texts).from_select(
 _COPY_LABELS = sa.insert(thread_labels).from_select(
     ["thread_id", "label"], sa.select(_TARGET, thread_labels.c.label).where(thread_labels.c.thread_id == THREAD)
 )
+_BESIDE = {search_texts: _COPY_SEARCH_TEXTS, thread_labels: _COPY_LABELS, parts: _COPY_PARTS}
 _OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "provider_id", "agent", "system_prompt")]
 _LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
 
@@ -149,9 +154,16 @@ def _seqs(hooks: Hooks, *, copied: bool) -> sa.Select[Any]:
 
 
 @cache
-def _last_copied(hooks: Hooks) -> sa.Select[Any]:
-    last = sa.select(messages.c.seq).where(_in_slice(CUTOFF, hooks)).order_by(messages.c.seq.desc()).limit(1)
-    return hooks.fresh(last)
+def _to_copy(hooks: Hooks) -> sa.Select[Any]:
+    """How many messages there are to copy, the last of them, and in which other tables the source has rows at all."""
+    beside = (hooks.fresh(sa.select(table.c.thread_id).where(table.c.thread_id == THREAD)) for table in _BESIDE)
+    return hooks.fresh(
+        sa.select(
+            sa.func.count().label("messages"),
+            sa.func.coalesce(sa.func.max(messages.c.seq), 0).label("last_seq"),
+            *(rows.exists().label(table.name) for table, rows in zip(_BESIDE, beside, strict=True)),
+        ).where(_in_slice(CUTOFF, hooks))
+    )
 
 
 def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
@@ -183,12 +195,14 @@ def fork(
         raise ThreadAlreadyExistsError(target)
     cutoff = rules.require_cutoff(source, after_run_id, completion_seq_of(conn, source, after_run_id))
     slice_ = {"thread": source, "cutoff": cutoff}
+    to_copy = conn.execute(_to_copy(hooks), slice_).one()
     now = rules.utc_now()
     row = {
         "thread_id": target,
         "parent_thread_id": source,
-        "forked_at_seq": conn.execute(_last_copied(hooks), slice_).scalar_one_or_none() or 0,
+        "forked_at_seq": to_copy.last_seq,
         "extra": rules.forked_extra(source, thread.extra, metadata, max_bytes),
+        "last_seq": to_copy.messages,
         "last_completion_seq": cutoff,
         "created_at": now,
         "updated_at": now,
@@ -197,14 +211,19 @@ def fork(
     if not hooks.insert_if_absent(conn, threads, row):
         raise ThreadAlreadyExistsError(target)
     whole = {**slice_, "target": target}
-    counters = {"last_seq": conn.execute(_COPY_MESSAGES, whole).rowcount}
-    for copy in (_COPY_RUNS, _COPY_SEARCH_TEXTS, _COPY_LABELS):
-        conn.execute(copy, whole)
+    # As many as the last one's seq, so all from the first on: they have the seqs already that they are to have.
+    has_no_gaps = to_copy.messages == to_copy.last_seq
+    conn.execute(_COPY_MESSAGES if has_no_gaps else _COPY_MESSAGES_ANEW, whole)
+    conn.execute(_COPY_RUNS, whole)
+    counters = {}
     if thread.last_version:
         conn.execute(_COPY_CHECKPOINTS, whole)
         counters["last_version"] = conn.execute(_LAST_VERSION, {"thread": target}).scalar_one() or 0
     if thread.compacted_seq:
         copied, left = (conn.execute(_seqs(hooks, copied=copied), slice_).scalars().all() for copied in (True, False))
         counters["compacted_seq"] = context.copy_window(conn, source, target, copied, left)
-    conn.execute(_COPY_PARTS, whole)
-    conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)
+    for table, copy in _BESIDE.items():
+        if to_copy._mapping[table.name]:
+            conn.execute(copy, whole)
+    if counters:
+        conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)
