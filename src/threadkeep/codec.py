@@ -95,14 +95,14 @@ class Codec:
         run_id = check_optional_id(f"{name}.run_id", read_field(message, "run_id"))
         payload = _dump(self._dump_message, message, name, self._check_message)
         return MessageRow(
-            payload=within(payload, name, self.max_value_bytes),
-            format=FORMAT_JSON,
-            run_id=run_id,
-            role=_role_mirror(read_field(message, "role")),
-            metadata=_metadata_mirror(read_field(message, "metadata")),
-            message_id=message_id,
-            is_id_given=given is not None,
-            search_text=search_text(self._searchable, message),
+            within(payload, name, self.max_value_bytes),
+            FORMAT_JSON,
+            run_id,
+            _role_mirror(read_field(message, "role")),
+            _metadata_mirror(read_field(message, "metadata")),
+            message_id,
+            given is not None,
+            search_text(self._searchable, message),
         )
 
     def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], start: int) -> None:
@@ -309,17 +309,17 @@ def _role_mirror(role: Any) -> str:
     return str.__str__(role) if fits else ""
 
 
-def _metadata_mirror(metadata: Any) -> dict[str, Any]:
+def _metadata_mirror(metadata: Any) -> str:
     """A copy for the queryable column, or nothing where some server would refuse it."""
     if not metadata:
-        return {}
+        return "{}"
     try:
         text = json_values.encode(metadata)
     except (PydanticSerializationError, UnicodeError):
-        return {}
+        return "{}"
     mirror = json_values.decode(text)
     fits = len(text.encode()) <= _MIRROR_BYTES and isinstance(mirror, dict) and _can_be_mirrored(mirror, _MIRROR_DEPTH)
-    return mirror if fits else {}
+    return text if fits else "{}"
 
 
 def _can_be_mirrored(value: Any, depth: int) -> bool:

@@ -26,9 +26,8 @@ def new_message_id() -> str:
     with _lock:
         _last = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
         ticks = _last
-    number = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62)
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    made = f"{ticks >> 12:012x}7{ticks & 0xFFF:03x}{0b10 << 62 | secrets.randbits(62):016x}"
+    return f"{made[:8]}-{made[8:12]}-{made[12:16]}-{made[16:20]}-{made[20:]}"
 
 
 def of_seq(seq: int) -> str:

@@ -20,7 +20,7 @@ class MessageRow(NamedTuple):
     format: int
     run_id: str | None
     role: str
-    metadata: dict[str, Any]
+    metadata: str
     message_id: str
     is_id_given: bool = False
     """Whether the host gave the id, so that it may be taken already. One that we make is new."""

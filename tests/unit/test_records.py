@@ -13,7 +13,7 @@ NOW = datetime(2024, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 RECORDS: list[Any] = [
     ThreadRecord("thread", None, None, 0, 0, NOW, NOW),
     RunRecord("run", NOW, None, None),
-    MessageRow(b"{}", 1, None, "user", {}, "message"),
+    MessageRow(b"{}", 1, None, "user", "{}", "message"),
     StoredMessage(1, 1, b"{}"),
     StoredThread(None, "{}", []),
     StoredPending("{}", None),

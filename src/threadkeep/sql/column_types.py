@@ -13,6 +13,7 @@ _EXACT: dict[str, Any] = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 """Byte for byte: any other collation takes `Run-A` for `run-a`."""
 
 
+_JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _ZONELESS = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
 
@@ -43,8 +44,8 @@ def json_text() -> sa.types.TypeEngine[str]:
 
 
 def json_mirror() -> sa.types.TypeEngine[Any]:
-    """JSON for queries, in the server's own type. Nothing is ever read back from it."""
-    return sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+    """JSON for queries, in the server's own type: text goes in. Nothing of ours is ever read back from it."""
+    return _EncodedJSON()
 
 
 def payload_type() -> sa.types.TypeEngine[bytes]:
@@ -55,6 +56,19 @@ def payload_type() -> sa.types.TypeEngine[bytes]:
 def utc_time() -> sa.types.TypeEngine[datetime]:
     """An aware UTC time, to the microsecond."""
     return _WithoutZone().with_variant(_WithZone(timezone=True), "postgresql")
+
+
+class _EncodedJSON(sa.types.TypeDecorator[Any]):
+    """JSON that is encoded already."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(_JSON)
+
+    def bind_processor(self, dialect: sa.Dialect) -> None:
+        return None
 
 
 class _WithZone(sa.types.TypeDecorator[datetime]):

@@ -32,7 +32,7 @@ class Prepared:
 
     def rows(self, conn: sa.Connection, values: Values) -> Sequence[Any]:
         """What it returns or selects."""
-        if not _is_own(conn):
+        if not is_own(conn):
             return conn.execute(self._statement, values).all()
         with self._executed(conn, values) as cursor:
             found: Sequence[Any] = cursor.fetchall()
@@ -45,7 +45,7 @@ class Prepared:
 
     def count(self, conn: sa.Connection, values: Values) -> int:
         """How many rows it has changed."""
-        if not _is_own(conn):
+        if not is_own(conn):
             return conn.execute(self._statement, values).rowcount
         with self._executed(conn, values) as cursor:
             changed: int = cursor.rowcount
@@ -53,7 +53,7 @@ class Prepared:
 
     def lastrowid(self, conn: sa.Connection, values: Values) -> int:
         """The number that comes back with its reply, on servers that have one."""
-        if not _is_own(conn):
+        if not is_own(conn):
             return conn.execute(self._statement, values).lastrowid
         with self._executed(conn, values) as cursor:
             number: int = cursor.lastrowid
@@ -61,7 +61,7 @@ class Prepared:
 
     def each(self, conn: sa.Connection, values: Sequence[Values]) -> None:
         """Execute it for each of these."""
-        if not _is_own(conn):
+        if not is_own(conn):
             conn.execute(self._statement, values)
             return
         compiled = self.compiled(conn.dialect)
@@ -81,6 +81,12 @@ class Prepared:
         if compiled is None:
             compiled = self._as_said[dialect] = _Compiled(self._statement, self._columns, dialect)
         return compiled
+
+
+def execute_text(conn: sa.Connection, sql: str) -> None:
+    """Execute what has no parameters, on an engine of our own."""
+    with _cursor(conn, sql) as cursor:
+        cursor.execute(sql)
 
 
 class Script:
@@ -124,7 +130,8 @@ class _Compiled:
         return [processed[name] for name in self._order]
 
 
-def _is_own(conn: sa.Connection) -> bool:
+def is_own(conn: sa.Connection) -> bool:
+    """Whether this connection is of an engine of ours."""
     return "threadkeep_own" in conn.get_execution_options()
 
 

@@ -14,10 +14,11 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
 from threadkeep.errors import CheckpointerLockTimeoutError
+from threadkeep.sql.dialects import mysql_rows
 from threadkeep.sql.dialects.base import Failure, Hooks
 from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, SHORTCUTS, UPSERT
 from threadkeep.sql.parameters import NOW, THREAD
-from threadkeep.sql.prepared import Prepared
+from threadkeep.sql.prepared import Prepared, Values, is_own
 from threadkeep.sql.tables import threads
 
 _DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
@@ -128,6 +129,12 @@ class MySQLHooks(Hooks):
                 return False
             raise
         return True
+
+    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
+        if is_own(conn):
+            mysql_rows.insert_rows(conn, insert, rows)
+        else:
+            insert.each(conn, rows)
 
     def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
         statement = self.insert(table).values(row)

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 
-from threadkeep import json_values, rules
+from threadkeep import rules
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.base import NoShortcutError
 from threadkeep.sql.prepared import Prepared
@@ -125,7 +125,7 @@ def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[Messa
             "runs_of": run_ids,
             "formats": [row.format for row in rows],
             "payloads": [row.payload for row in rows],
-            "mirrors": [json_values.encode(row.metadata) for row in rows],
+            "mirrors": [row.metadata for row in rows],
             "ids": [row.message_id for row in rows],
         },
     )

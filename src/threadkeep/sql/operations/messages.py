@@ -97,7 +97,7 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
         for seq, row in enumerate(rows, first_seq)
     )
     for some in in_batches(placed):
-        _INSERT.each(conn, some)
+        hooks.insert_rows(conn, _INSERT, some)
     to_be_found = [
         {"thread_id": thread_id, "seq": seq, "folded": row.search_text}
         for seq, row in enumerate(rows, first_seq)
