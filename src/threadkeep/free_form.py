@@ -96,8 +96,9 @@ def _check_items(value: Any, free: frozenset[str]) -> None:
 
 
 def _check_elements(value: Any, free: frozenset[str]) -> None:
+    field = _Field(free=False, free_keys=free)
     for index, item in enumerate(value):
-        _check_field(index, item, _Field(free=False, free_keys=free), depth=1)
+        _check_field(index, item, field, depth=1)
 
 
 def check_model(value: Any, depth: int = 0) -> None:

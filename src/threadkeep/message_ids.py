@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from threadkeep.errors import InvalidIdError
@@ -20,14 +20,25 @@ _last = 0
 
 def new_message_id() -> str:
     """An id that is new, and greater than all that this process has made before: a UUID of version 7."""
+    (message_id,) = new_message_ids(1)
+    return message_id
+
+
+def new_message_ids(count: int) -> Iterator[str]:
+    """So many of them, each greater than the one before."""
     global _last
-    # 48 bits of milliseconds and 12 of their fractions; two within one tick count on.
+    # 48 bits of milliseconds and 12 of their fractions; several within one tick count on.
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     with _lock:
-        _last = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
-        ticks = _last
-    made = f"{ticks >> 12:012x}7{ticks & 0xFFF:03x}{0b10 << 62 | secrets.randbits(62):016x}"
-    return f"{made[:8]}-{made[8:12]}-{made[12:16]}-{made[16:20]}-{made[20:]}"
+        first = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
+        _last = first + count - 1
+    chance = secrets.token_hex(8 * count)
+    for number in range(count):
+        ticks = first + number
+        time_ = f"{ticks >> 12:012x}"
+        rest_ = chance[16 * number : 16 * number + 16]
+        variant = "89ab"[int(rest_[0], 16) & 3]
+        yield f"{time_[:8]}-{time_[8:]}-7{ticks & 0xFFF:03x}-{variant}{rest_[1:4]}-{rest_[4:]}"
 
 
 def of_seq(seq: int) -> str:

@@ -66,7 +66,7 @@ class Prepared:
             return
         compiled = self.compiled(conn.dialect)
         with _cursor(conn, compiled.sql) as cursor:
-            cursor.executemany(compiled.sql, [compiled.bound(some) for some in values])
+            cursor.executemany(compiled.sql, compiled.bound_each(values))
 
     @contextmanager
     def _executed(self, conn: sa.Connection, values: Values) -> Iterator[Any]:
@@ -124,10 +124,25 @@ class _Compiled:
 
     def bound(self, values: Values) -> list[Any]:
         """The values as the driver takes them, and in its order."""
-        processed = {**self._constants, **values}
-        for name, process in self._processes:
-            processed[name] = process(processed[name])
-        return [processed[name] for name in self._order]
+        (bound,) = self.bound_each([values])
+        return bound
+
+    def bound_each(self, rows: Sequence[Values]) -> list[list[Any]]:
+        """The same, for several rows."""
+        bound = []
+        done: dict[str, tuple[Any, Any]] = {}
+        for values in rows:
+            row = {**self._constants, **values}
+            for name, process in self._processes:
+                value = row[name]
+                # What is the same object in every row, as their time is, is processed once.
+                before, processed = done.get(name, (done, None))
+                if before is not value:
+                    processed = process(value)
+                    done[name] = (value, processed)
+                row[name] = processed
+            bound.append([row[name] for name in self._order])
+        return bound
 
 
 def is_own(conn: sa.Connection) -> bool:

@@ -6,7 +6,7 @@ hexadecimal literal a value is written by one fast call, and nothing in it can e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,12 +17,12 @@ _STATEMENT_LENGTH = 1_000_000
 """Far below the smallest packet a server takes by default. A row that is longer goes alone."""
 
 
-def insert_rows(conn: sa.Connection, insert: Prepared, rows: Iterable[Values]) -> None:
+def insert_rows(conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
     """Insert the rows, on an engine of our own."""
     compiled = insert.compiled(conn.dialect)
     head, found, _ = compiled.sql.partition("VALUES")
     assert found
-    for some in _joined(f"({','.join(map(_literal, compiled.bound(row)))})" for row in rows):
+    for some in _joined(f"({','.join(map(_literal, row))})" for row in compiled.bound_each(rows)):
         execute_text(conn, f"{head} VALUES {some}")
 
 

@@ -23,6 +23,17 @@ _MOST_ROWS = 1_000
 _MOST_BYTES = 4 * 1024 * 1024
 """What is larger is sent in pieces, and that takes a transaction."""
 
+
+class _ListOf(sa.types.TypeDecorator[Any]):
+    """A list as the driver takes it: SQLAlchemy would look at every element."""
+
+    impl = ARRAY
+    cache_ok = True
+
+    def bind_processor(self, dialect: sa.Dialect) -> None:
+        return None
+
+
 # With their types: in a SELECT the server would take them for texts.
 _THREAD_ID = sa.bindparam("thread", type_=sa.Text)
 _RUN_ID = sa.bindparam("run", type_=sa.Text)
@@ -54,15 +65,15 @@ def _taking(count: Any) -> Any:
 
 # ---- append ---------------------------------------------------------------------------------------------
 
-_GIVEN_RUNS = sa.bindparam("runs", type_=ARRAY(sa.Text))
+_GIVEN_RUNS = sa.bindparam("runs", type_=_ListOf(sa.Text))
 _GIVEN = (
     sa.func.unnest(
-        sa.bindparam("roles", type_=ARRAY(sa.Text)),
-        sa.bindparam("runs_of", type_=ARRAY(sa.Text)),
-        sa.bindparam("formats", type_=ARRAY(sa.SmallInteger)),
-        sa.bindparam("payloads", type_=ARRAY(sa.LargeBinary)),
-        sa.bindparam("mirrors", type_=ARRAY(sa.Text)),
-        sa.bindparam("ids", type_=ARRAY(sa.Text)),
+        sa.bindparam("roles", type_=_ListOf(sa.Text)),
+        sa.bindparam("runs_of", type_=_ListOf(sa.Text)),
+        sa.bindparam("formats", type_=_ListOf(sa.SmallInteger)),
+        sa.bindparam("payloads", type_=_ListOf(sa.LargeBinary)),
+        sa.bindparam("mirrors", type_=_ListOf(sa.Text)),
+        sa.bindparam("ids", type_=_ListOf(sa.Text)),
     )
     .table_valued("role", "run_id", "format", "payload", "metadata", "message_id", with_ordinality="place")
     .render_derived()
