@@ -100,6 +100,38 @@ def benchmark_context(session: nox.Session) -> None:
     session.run("python", "benchmarks/context_window.py", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
+PEERS = [
+    "cubepi[sqlite,postgres,mysql]==0.13.6",
+    "pymysql<1.2",  # aiomysql, which cubepi uses, does not work with later releases
+    "openai-agents[sqlalchemy]>=0.24,<0.25",
+    "langgraph-checkpoint-sqlite>=3.1,<4",
+    "langgraph-checkpoint-postgres>=3.2,<4",
+    "psycopg[binary,pool]>=3.3,<4",
+]
+PLOTTING = "matplotlib>=3.9,<4"
+
+
+@nox.session
+def benchmark(session: nox.Session) -> None:
+    """Threadkeep beside its peers and beside the bare drivers. `-- --rounds 1 --scale 0.02` is a quick look."""
+    session.install("-e", ".[dev]", PLOTTING, *PEERS)
+    session.run("python", "benchmarks/compare.py", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session(name="benchmark-growth")
+def benchmark_growth(session: nox.Session) -> None:
+    """What operations cost as threads get long and many."""
+    session.install("-e", ".[dev]", PLOTTING)
+    session.run("python", "benchmarks/growth.py", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session(name="benchmark-memory")
+def benchmark_memory(session: nox.Session) -> None:
+    """The memory that long appends and loads take. `-- --messages 2000` is a quick look."""
+    session.install("-e", ".[dev]")
+    session.run("python", "benchmarks/memory.py", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
 @nox.session
 def oldest(session: nox.Session) -> None:
     """The whole suite with the oldest release of everything that users install beside us."""

@@ -7,7 +7,7 @@ itself is run, in a transaction, and knows why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -65,55 +65,46 @@ def _taking(count: Any) -> Any:
 
 # ---- append ---------------------------------------------------------------------------------------------
 
-_GIVEN_RUNS = sa.bindparam("runs", type_=_ListOf(sa.Text))
-_GIVEN = (
-    sa.func.unnest(
-        sa.bindparam("roles", type_=_ListOf(sa.Text)),
-        sa.bindparam("runs_of", type_=_ListOf(sa.Text)),
-        sa.bindparam("formats", type_=_ListOf(sa.SmallInteger)),
-        sa.bindparam("payloads", type_=_ListOf(sa.LargeBinary)),
-        sa.bindparam("mirrors", type_=_ListOf(sa.Text)),
-        sa.bindparam("ids", type_=_ListOf(sa.Text)),
+_COUNTERS = (threads.c.last_seq, threads.c.last_completion_seq)
+_THREAD = _taking(_COUNT).returning(*_COUNTERS, threads.c.deleted_at).cte("thread")
+_BEFORE = sa.select(threads.c.last_completion_seq).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
+_COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
+
+
+def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) -> Prepared:
+    """The statement that appends what is given."""
+    is_complete = sa.exists().where(
+        runs.c.thread_id == _THREAD_ID, runs.c.run_id == run_ids, runs.c.completed_at.is_not(None)
     )
-    .table_valued("role", "run_id", "format", "payload", "metadata", "message_id", with_ordinality="place")
+    may_append = sa.and_(
+        _THREAD.c.deleted_at.is_(None),
+        ~is_complete,
+        # This statement sees the runs as they were before it waited for the lock. What tells that none has been
+        # completed since is the counter, which it sees both ways.
+        _THREAD.c.last_completion_seq == sa.func.coalesce(_BEFORE, _ZERO),
+    )
+    values = {**given, "metadata": sa.cast(given["metadata"], JSONB)}
+    row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, _NOW, *(values[name] for name in _COLUMNS))
+    return Prepared(
+        insert(messages).from_select(
+            ["thread_id", "seq", "created_at", *_COLUMNS],
+            row.select_from(source).where(_required(may_append)),
+            include_defaults=False,
+        )
+    )
+
+
+_TYPES = {"format": sa.SmallInteger, "payload": sa.LargeBinary}
+_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=_TYPES.get(name, sa.Text)) for name in _COLUMNS}
+_APPEND_ONE = _appending(_ONE_ROW, _ONE, _THREAD, _ONE_ROW["run_id"])
+
+_ROWS = (
+    sa.func.unnest(*(sa.bindparam(name, type_=_ListOf(_TYPES.get(name, sa.Text))) for name in _COLUMNS))
+    .table_valued(*_COLUMNS, with_ordinality="place")
     .render_derived()
 )
-_THREAD = (
-    _taking(_COUNT).returning(threads.c.last_seq, threads.c.last_completion_seq, threads.c.deleted_at).cte("thread")
-)
-_BEFORE = sa.select(threads.c.last_completion_seq).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
-_IS_COMPLETE = sa.exists().where(
-    runs.c.thread_id == _THREAD_ID, runs.c.run_id == sa.any_(_GIVEN_RUNS), runs.c.completed_at.is_not(None)
-)
-_APPEND = Prepared(
-    insert(messages).from_select(
-        ["thread_id", "seq", "role", "run_id", "format", "payload", "metadata", "created_at", "message_id"],
-        sa.select(
-            _THREAD_ID,
-            _THREAD.c.last_seq - _COUNT + _GIVEN.c.place,
-            _GIVEN.c.role,
-            _GIVEN.c.run_id,
-            _GIVEN.c.format,
-            _GIVEN.c.payload,
-            sa.cast(_GIVEN.c.metadata, JSONB),
-            _NOW,
-            _GIVEN.c.message_id,
-        )
-        .select_from(_THREAD.join(_GIVEN, sa.true()))
-        .where(
-            _required(
-                sa.and_(
-                    _THREAD.c.deleted_at.is_(None),
-                    ~_IS_COMPLETE,
-                    # This statement sees the runs as they were before it waited for the lock. What tells that none has
-                    # been completed since is the counter, which it sees both ways.
-                    _THREAD.c.last_completion_seq == sa.func.coalesce(_BEFORE, _ZERO),
-                )
-            )
-        ),
-        include_defaults=False,
-    )
-)
+_RUN_IDS = sa.bindparam("runs", type_=_ListOf(sa.Text))
+_APPEND = _appending(dict(_ROWS.c), _ROWS.c.place, _THREAD.join(_ROWS, sa.true()), sa.any_(_RUN_IDS))
 
 
 def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
@@ -123,23 +114,14 @@ def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[Messa
     # An id may be that of a summary, which came while the statement waited and is not seen by it.
     if any(row.is_id_given or row.search_text is not None for row in rows):
         raise NoShortcutError
-    run_ids = [row.run_id for row in rows]
-    _APPEND.count(
-        conn,
-        {
-            "limit": limit,
-            "thread": thread_id,
-            "count": len(rows),
-            "now": rules.utc_now(),
-            "runs": list({run_id for run_id in run_ids if run_id is not None}),
-            "roles": [row.role for row in rows],
-            "runs_of": run_ids,
-            "formats": [row.format for row in rows],
-            "payloads": [row.payload for row in rows],
-            "mirrors": [row.metadata for row in rows],
-            "ids": [row.message_id for row in rows],
-        },
-    )
+    values = {"limit": limit, "thread": thread_id, "count": len(rows), "now": rules.utc_now()}
+    if len(rows) == 1:
+        # Alone: the driver looks long at every element of a list.
+        _APPEND_ONE.count(conn, {**values, **{name: getattr(rows[0], name) for name in _COLUMNS}})
+        return
+    lists: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _COLUMNS}
+    run_ids = [*{run_id for run_id in lists["run_id"] if run_id is not None}]
+    _APPEND.count(conn, {**values, **lists, "runs": run_ids})
 
 
 # ---- runs -----------------------------------------------------------------------------------------------
