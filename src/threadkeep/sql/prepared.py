@@ -6,9 +6,10 @@ SQLite does for it. On a host's connection they are executed as any other, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from operator import attrgetter, methodcaller
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
@@ -17,7 +18,10 @@ from sqlalchemy.exc import DBAPIError
 OWN_ENGINE: dict[str, Any] = {"threadkeep_own": True}
 """Execution options that tell an engine of ours."""
 
+T = TypeVar("T")
 Values = Mapping[str, Any]
+
+_FETCHALL, _ROWCOUNT, _LASTROWID = methodcaller("fetchall"), attrgetter("rowcount"), attrgetter("lastrowid")
 
 
 class Prepared:
@@ -34,8 +38,7 @@ class Prepared:
         """What it returns or selects."""
         if not is_own(conn):
             return conn.execute(self._statement, values).all()
-        with self._executed(conn, values) as cursor:
-            found: Sequence[Any] = cursor.fetchall()
+        found: Sequence[Any] = self._execute(conn, values, _FETCHALL)
         return found
 
     def row(self, conn: sa.Connection, values: Values) -> Any | None:
@@ -47,17 +50,15 @@ class Prepared:
         """How many rows it has changed."""
         if not is_own(conn):
             return conn.execute(self._statement, values).rowcount
-        with self._executed(conn, values) as cursor:
-            changed: int = cursor.rowcount
-            return changed
+        changed: int = self._execute(conn, values, _ROWCOUNT)
+        return changed
 
     def lastrowid(self, conn: sa.Connection, values: Values) -> int:
         """The number that comes back with its reply, on servers that have one."""
         if not is_own(conn):
             return conn.execute(self._statement, values).lastrowid
-        with self._executed(conn, values) as cursor:
-            number: int = cursor.lastrowid
-            return number
+        number: int = self._execute(conn, values, _LASTROWID)
+        return number
 
     def each(self, conn: sa.Connection, values: Sequence[Values]) -> None:
         """Execute it for each of these."""
@@ -65,15 +66,18 @@ class Prepared:
             conn.execute(self._statement, values)
             return
         compiled = self.compiled(conn.dialect)
-        with _cursor(conn, compiled.sql) as cursor:
-            cursor.executemany(compiled.sql, compiled.bound_each(values))
+        rows = compiled.bound_each(values)
+        _on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, rows))
 
-    @contextmanager
-    def _executed(self, conn: sa.Connection, values: Values) -> Iterator[Any]:
+    def _execute(self, conn: sa.Connection, values: Values, result: Callable[[Any], Any]) -> Any:
         compiled = self.compiled(conn.dialect)
-        with _cursor(conn, compiled.sql) as cursor:
-            cursor.execute(compiled.sql, compiled.bound(values))
-            yield cursor
+        sql, parameters = compiled.sql, compiled.bound(values)
+
+        def execute(cursor: Any) -> Any:
+            cursor.execute(sql, parameters)
+            return result(cursor)
+
+        return _on_cursor(conn, sql, execute)
 
     def compiled(self, dialect: sa.Dialect) -> _Compiled:
         """The statement in this dialect's words."""
@@ -85,8 +89,7 @@ class Prepared:
 
 def execute_text(conn: sa.Connection, sql: str) -> None:
     """Execute what has no parameters, on an engine of our own."""
-    with _cursor(conn, sql) as cursor:
-        cursor.execute(sql)
+    _on_cursor(conn, sql, lambda cursor: cursor.execute(sql))
 
 
 class Script:
@@ -99,13 +102,17 @@ class Script:
         """Execute all of it. How many rows each has found."""
         compiled = [statement.compiled(conn.dialect) for statement in self._statements]
         sql = "; ".join(each.sql for each in compiled)
-        with _cursor(conn, sql) as cursor:
-            cursor.execute(sql, [value for each in compiled for value in each.bound(values)])
+        parameters = [value for each in compiled for value in each.bound(values)]
+
+        def execute(cursor: Any) -> list[int]:
+            cursor.execute(sql, parameters)
             counts: list[int] = [cursor.rowcount]
             for _ in compiled[1:]:
                 cursor.nextset()  # raises what its statement raised
                 counts.append(cursor.rowcount)
-        return counts
+            return counts
+
+        return _on_cursor(conn, sql, execute)
 
 
 class _Compiled:
@@ -124,8 +131,10 @@ class _Compiled:
 
     def bound(self, values: Values) -> list[Any]:
         """The values as the driver takes them, and in its order."""
-        (bound,) = self.bound_each([values])
-        return bound
+        row = {**self._constants, **values}
+        for name, process in self._processes:
+            row[name] = process(row[name])
+        return [row[name] for name in self._order]
 
     def bound_each(self, rows: Sequence[Values]) -> list[list[Any]]:
         """The same, for several rows."""
@@ -150,13 +159,12 @@ def is_own(conn: sa.Connection) -> bool:
     return "threadkeep_own" in conn.get_execution_options()
 
 
-@contextmanager
-def _cursor(conn: sa.Connection, sql: str) -> Iterator[Any]:
-    """A cursor of the driver, whose errors are SQLAlchemy's, as everywhere."""
+def _on_cursor(conn: sa.Connection, sql: str, work: Callable[[Any], T]) -> T:
+    """Work with a cursor of the driver, whose errors are SQLAlchemy's, as everywhere."""
+    cursor: Any = conn.connection.cursor()
     dbapi: Any = conn.dialect.dbapi
-    cursor = conn.connection.cursor()
     try:
-        yield cursor
+        result = work(cursor)
         cursor.close()
     except dbapi.Error as error:
         is_lost = conn.dialect.is_disconnect(error, conn.connection.dbapi_connection, cursor)
@@ -166,3 +174,4 @@ def _cursor(conn: sa.Connection, sql: str) -> Iterator[Any]:
                 conn.exec_driver_sql("SELECT 1")
             conn.invalidate(error)
         raise DBAPIError(sql, None, error, hide_parameters=True, connection_invalidated=is_lost) from error
+    return result
