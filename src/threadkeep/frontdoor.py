@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -70,6 +71,8 @@ class CheckpointerMethods:
         stored = await self._store.load(thread_id)
         if stored is None:
             return None
+        # The loop lets go of the driver's answer when this task lets go of the loop. Else all rows are there twice.
+        await asyncio.sleep(0)
         return CheckpointData(
             messages=self._codec.decode_messages(thread_id, used_up(stored.messages)),
             extra=self._codec.decode_extra(thread_id, stored.extra),

@@ -45,6 +45,7 @@ class _Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # else what it has written stays in memory until the next one comes
 
     def run(self, work: Work[T]) -> asyncio.Future[T]:
         """Run the work there. Who is cancelled does not stop it."""

@@ -107,6 +107,9 @@ class Hooks:
         """Whether the driver knows already that this connection is dead."""
         return False
 
+    def forget_rows(self, conn: sa.Connection) -> None:
+        """Let the driver forget what it read last, if it would keep it until it reads again."""
+
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         """Limit lock waits for the rest of this transaction, where no setting of the connection does."""
 

@@ -69,6 +69,11 @@ class MySQLHooks(Hooks):
         transport = getattr(driver, "_transport", None)
         return transport is not None and bool(transport.is_closing())
 
+    def forget_rows(self, conn: sa.Connection) -> None:
+        driver: Any = conn.connection.driver_connection
+        if getattr(driver, "_result", None) is not None:
+            driver._result = None  # a whole thread, for as long as the connection is idle
+
     def start(self, conn: sa.Connection) -> None:
         super().start(conn)
         conn.exec_driver_sql("DO 0")  # SQLAlchemy sends no BEGIN: a dead connection shows here, before the write

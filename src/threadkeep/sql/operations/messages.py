@@ -136,6 +136,7 @@ def append_after(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequen
 def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredThread | None:
     """The whole thread, or None."""
     rows = _LOAD.rows(conn, {"thread": thread_id})
+    hooks.forget_rows(conn)
     if not rows:
         return None
     # Sorting here costs nothing on rows that come in order, and a server that sorts would carry the payloads along.
