@@ -14,7 +14,7 @@ from subjects.lineup import FLOOR, OURS, PEERS
 _LOOKS: dict[str, dict[str, Any]] = {
     OURS: {"color": "#0072B2"},
     "cubepi": {"color": "#E69F00", "hatch": "//"},
-    "cubepi (DELETE)": {"color": "#F0E442", "hatch": "\\\\"},
+    "cubepi (WAL)": {"color": "#F0E442", "hatch": "\\\\"},
     "OpenAI SDK": {"color": "#009E73", "hatch": ".."},
     "LangGraph": {"color": "#CC79A7", "hatch": "xx"},
 }

@@ -7,7 +7,7 @@ from subjects.subject import Subject
 
 OURS = "Threadkeep"
 FLOOR = "floor"
-PEERS = ("cubepi", "cubepi (DELETE)", "OpenAI SDK", "LangGraph")
+PEERS = ("cubepi", "cubepi (WAL)", "OpenAI SDK", "LangGraph")
 PACKAGES = {
     OURS: "threadkeep",
     "cubepi": "cubepi",
@@ -33,7 +33,7 @@ _ENTRIES = (
     _Entry(OURS, "with_threadkeep", "WithThreadkeep", _OF_TYPED),
     _Entry(OURS, "with_threadkeep", "WithThreadkeepOfDicts", _OF_DICTS),
     _Entry("cubepi", "with_cubepi", "WithCubepi", _OF_TYPED),
-    _Entry("cubepi (DELETE)", "with_cubepi", "WithCubepiAsItComes", _OF_TYPED, frozenset({"sqlite"})),
+    _Entry("cubepi (WAL)", "with_cubepi", "WithCubepiInWAL", _OF_TYPED, frozenset({"sqlite"})),
     _Entry(
         "OpenAI SDK",
         "with_agents_sdk",

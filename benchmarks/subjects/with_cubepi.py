@@ -20,15 +20,11 @@ class WithCubepi(Subject):
     """Its schema is partitioned, as its documentation has it."""
 
     name = "cubepi"
-    _origin: ClassVar[str] = "the mode was set in its file, the other is SQLite's default"
+    _origin: ClassVar[str] = "both are SQLite's defaults, as it comes"
 
     async def create_tables(self) -> None:
         if self.kind == "sqlite":
-            # It makes its tables by itself. The mode stays with the file, so its connection has it too.
-            with sqlite3.connect(self._path()) as conn:
-                conn.execute("PRAGMA journal_mode = WAL")
-            conn.close()
-            return
+            return  # it makes its tables by itself
         driver = "postgresql+asyncpg" if self.kind == "postgresql" else "mysql+asyncmy"
         engine = create_async_engine(sa.make_url(self.url).set(drivername=driver))
         async with engine.begin() as conn:
@@ -93,14 +89,16 @@ class WithCubepi(Subject):
         return len(in_runs), (await self._cp.load(thread_id)).extra
 
 
-class WithCubepiAsItComes(WithCubepi):
-    """On SQLite, with the journal that is SQLite's default: as durable, with more flushes to the disk."""
+class WithCubepiInWAL(WithCubepi):
+    """On SQLite, with the journal that is our default. It has no option for that, but the mode stays with a file."""
 
-    name = "cubepi (DELETE)"
-    _origin = "both are SQLite's defaults, as it comes"
+    name = "cubepi (WAL)"
+    _origin = "the mode was set in its file, the other is SQLite's default"
 
     async def create_tables(self) -> None:
-        return
+        with sqlite3.connect(self._path()) as conn:
+            conn.execute("PRAGMA journal_mode = WAL")
+        conn.close()
 
 
 def _schema(home: str) -> list[str]:
