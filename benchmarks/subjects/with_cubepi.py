@@ -1,7 +1,6 @@
 """cubepi's checkpointers, on tables that its own models and helpers describe."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
@@ -12,11 +11,12 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from subjects.checkpointer import WithCheckpointer
 from subjects.sample_messages import TEXT
-from subjects.subject import POOL_SIZE, Subject, pragmas
+from subjects.subject import POOL_SIZE, pragmas
 
 
-class WithCubepi(Subject):
+class WithCubepi(WithCheckpointer):
     """Its schema is partitioned, as its documentation has it."""
 
     name = "cubepi"
@@ -36,7 +36,6 @@ class WithCubepi(Subject):
         return self.url.removeprefix("sqlite:///")
 
     async def __aenter__(self) -> Self:
-        self._cp: Any
         if self.kind == "sqlite":
             self._cp = SQLiteCheckpointer(self._path())
         elif self.kind == "postgresql":
@@ -50,9 +49,6 @@ class WithCubepi(Subject):
         await self._cp.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._cp.__aexit__(*error)
-
     async def settings(self) -> str | None:
         if self.kind != "sqlite":
             return None
@@ -65,28 +61,6 @@ class WithCubepi(Subject):
     def messages(self, count: int, run_id: str | None = None) -> list[Any]:
         kinds = (UserMessage, AssistantMessage)
         return [kinds[number % 2](content=[TextContent(text=TEXT)], run_id=run_id) for number in range(count)]
-
-    async def append(self, thread_id: str, messages: list[Any]) -> None:
-        await self._cp.append(thread_id, messages)
-
-    async def load(self, thread_id: str) -> Sequence[Any]:
-        return (await self._cp.load(thread_id)).messages
-
-    async def claim_run(self, thread_id: str, run_id: str) -> None:
-        await self._cp.claim_run(thread_id, run_id)
-
-    async def save_extra(self, thread_id: str, extra: dict[str, Any]) -> None:
-        await self._cp.save_extra(thread_id, extra)
-
-    async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
-        await self._cp.mark_run_complete(thread_id, run_id)
-
-    async def fork(self, source: str, target: str, after_run_id: str) -> None:
-        await self._cp.fork(source, target, after_run_id=after_run_id)
-
-    async def completed(self, thread_id: str, run_id: str) -> tuple[int, Mapping[str, Any]]:
-        in_runs = await self._cp.snapshot(thread_id, after_run_id=run_id)
-        return len(in_runs), (await self._cp.load(thread_id)).extra
 
 
 class WithCubepiInWAL(WithCubepi):
