@@ -8,10 +8,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
-from threadkeep.sql.transactions import Decision, Transactions, Work, at_once, in_transaction
+from threadkeep.sql.dialects import Failure
+from threadkeep.sql.transactions import AbandonedError, Decision, Transactions, Work, at_once, in_transaction
 
 T = TypeVar("T")
 Run = Callable[[Work[Any]], Awaitable[Any]]
@@ -39,6 +41,7 @@ class EngineConnections:
         self.engine = engine
         self._owned = owned
         self._open_first = open_first
+        self._running: set[asyncio.Future[None]] = set()
 
     async def open(self) -> None:
         try:
@@ -54,6 +57,9 @@ class EngineConnections:
 
     async def close(self) -> None:
         if self._owned:
+            # A connection that a call still has would come back to nobody.
+            while self._running:
+                await asyncio.wait([*self._running])
             await self.engine.dispose()
 
     async def _run(self, work: Work[T]) -> T:
@@ -64,9 +70,19 @@ class EngineConnections:
                 except asyncio.CancelledError:
                     conn.invalidate()  # a driver may have left it in the middle of an answer
                     raise
+                except DBAPIError as error:
+                    if self.transactions.hooks.classify(error) is Failure.DISCONNECT:
+                        conn.invalidate()  # SQLAlchemy does so by itself, for what it knows
+                    raise
 
-        # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
-        return await greenlet_spawn(on_connection)
+        done = asyncio.get_running_loop().create_future()
+        self._running.add(done)
+        try:
+            # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
+            return await greenlet_spawn(on_connection)
+        finally:
+            self._running.discard(done)
+            done.set_result(None)
 
     async def read(self, work: Work[T]) -> T:
         return await self._cancellable(self._run(work))
@@ -80,8 +96,17 @@ class EngineConnections:
         return await self._cancellable(self._run(whole), decision)
 
     async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None:
-        writing = self._run(lambda conn: at_once(conn, self.transactions, shortcut, args))
-        await (writing if self.transactions.hooks.interruptible_shortcuts else to_its_end(writing))
+        if self.transactions.hooks.interruptible_shortcuts:
+            await self._run(lambda conn: at_once(conn, self.transactions, shortcut, args))
+            return
+        decision = Decision()
+
+        def unless_cancelled(conn: sa.Connection) -> None:
+            if not decision.commit():
+                raise AbandonedError
+            at_once(conn, self.transactions, shortcut, args)
+
+        await to_its_end(self._run(unless_cancelled), decision, is_harmless_before=True)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:
@@ -101,14 +126,26 @@ def on(conn: AsyncConnection, *, interruptible: bool) -> Run:
     return lambda work: to_its_end(conn.run_sync(work))
 
 
-async def to_its_end(work: Coroutine[Any, Any, T], decision: Decision | None = None) -> T:
-    """Await work that must not be left half way. When cancelled, it ends first, without a commit if it is in time."""
+async def to_its_end(
+    work: Coroutine[Any, Any, T], decision: Decision | None = None, *, is_harmless_before: bool = False
+) -> T:
+    """Await work that must not be left half way. When cancelled, it ends first, without a commit if it is in time.
+
+    With `is_harmless_before` it is cancelled itself, as long as nothing is decided: it has not sent anything yet.
+    """
     doing = asyncio.ensure_future(work)
+    doing.add_done_callback(_look)
     try:
         return await asyncio.shield(doing)
     except asyncio.CancelledError:
-        if decision is not None:
-            decision.cancel()
+        is_in_time = decision is not None and decision.cancel()
+        if is_in_time and is_harmless_before:
+            doing.cancel()
         await asyncio.wait([doing])
-        doing.cancelled() or doing.exception()  # looked at, so that nobody logs it
         raise
+
+
+def _look(doing: asyncio.Future[Any]) -> None:
+    """At its exception, so that nobody logs it when its caller is gone."""
+    if not doing.cancelled():
+        doing.exception()

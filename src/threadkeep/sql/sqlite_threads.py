@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from threadkeep.errors import CheckpointerLockTimeoutError
+from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
 from threadkeep.sql.connections import Run
 from threadkeep.sql.engines import OPERATING
 from threadkeep.sql.sqlite_file import IN_MEMORY, connect
@@ -38,6 +38,7 @@ class _Worker:
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine = engine
         self._conn: sa.Connection | None = None
+        self._is_closed = False
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         # A daemon: a program that ends without closing us has nothing more to wait for.
         Thread(target=self._work, name=f"threadkeep-{name}", daemon=True).start()
@@ -49,6 +50,7 @@ class _Worker:
 
     def run(self, work: Work[T]) -> asyncio.Future[T]:
         """Run the work there. Who is cancelled does not stop it."""
+        self.refuse_if_closed()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -65,16 +67,25 @@ class _Worker:
         self._jobs.put(job)
         return answer
 
-    async def close(self) -> None:
-        def close_connection(conn: sa.Connection) -> None:
-            conn.close()
-            self._conn = None
+    def refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise CheckpointerError("the checkpointer was closed while this call waited for its turn")
 
-        try:
+    async def close(self) -> None:
+        """Close the connection, and end the thread. It may just be connecting: so it is the thread that looks."""
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[None] = loop.create_future()
+
+        def close_connection() -> None:
             if self._conn is not None:
-                await asyncio.shield(self.run(close_connection))
-        finally:
-            self._jobs.put(None)
+                self._conn.close()
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_answer, closed, Outcome())
+
+        self._is_closed = True
+        self._jobs.put(close_connection)
+        self._jobs.put(None)
+        await asyncio.shield(closed)
 
 
 def _answer(future: asyncio.Future[Any], outcome: Outcome) -> None:
@@ -93,9 +104,11 @@ class _Write:
     """That it has become a part of, once it has."""
 
     def __init__(self, work: Work[Any]) -> None:
+        loop = asyncio.get_running_loop()
         self.work = work
         self.decision = Decision()
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.since = loop.time()
+        self.answer: asyncio.Future[Any] = loop.create_future()
 
 
 class _Writer(_Worker):
@@ -107,12 +120,19 @@ class _Writer(_Worker):
     def __init__(self, engine: sa.Engine, transactions: Transactions) -> None:
         super().__init__(engine, "writer")
         self._transactions = transactions
-        # The event loop's alone.
+        self._rest()
+
+    def _rest(self) -> None:
+        """Begin anew. This is the event loop's alone; if it was closed with writes waiting, nobody asks for them."""
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Write] = deque()
         self._at_rest = asyncio.Event()
         self._at_rest.set()
 
     async def write(self, work: Work[T]) -> T:
+        self.refuse_if_closed()
+        if self._loop is not asyncio.get_running_loop():
+            self._rest()
         write = _Write(work)
         self._waiting.append(write)
         if self._at_rest.is_set():
@@ -126,7 +146,9 @@ class _Writer(_Worker):
         return result
 
     async def close(self) -> None:
-        await self._at_rest.wait()
+        if self._loop is asyncio.get_running_loop():
+            while not self._at_rest.is_set():
+                await self._at_rest.wait()
         await super().close()
 
     def _go_on(self) -> None:
@@ -146,6 +168,11 @@ class _Writer(_Worker):
         outcomes = [Outcome(error=error)] * len(group) if error else transaction.result()
         for write, outcome in zip(group, outcomes, strict=True):
             _answer(write.answer, outcome)
+        if error is not None:
+            # Whatever this group waited for in vain, those behind it have waited for as well.
+            too_long = self._loop.time() - self._transactions.lock_timeout
+            while self._waiting and self._waiting[0].since <= too_long:
+                _answer(self._waiting.popleft().answer, Outcome(error=error))
         # Not now: who is answered may write again at once, and then shares the next transaction.
         asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -167,11 +194,13 @@ class SQLiteThreads:
         self._idle: list[_Worker] = []
 
     async def open(self) -> None:
+        self._is_open = True
         self._turn = asyncio.Lock()
         self._writer = _Writer(self._engine, self.transactions)
         self._reader = self._writer if self._path == IN_MEMORY else _Worker(self._engine, "reader")
 
     async def close(self) -> None:
+        self._is_open = False
         for worker in {self._writer, self._reader, *self._idle}:
             await worker.close()
         self._idle.clear()
@@ -197,7 +226,10 @@ class SQLiteThreads:
         try:
             yield worker.run
         finally:
-            self._idle.append(worker)
+            if self._is_open:
+                self._idle.append(worker)
+            else:
+                await worker.close()
 
     def _alone(self) -> AbstractAsyncContextManager[None]:
         return self._in_turn() if self._path == IN_MEMORY else nullcontext()

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
-from threadkeep.errors import CheckpointerLockTimeoutError
+from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
 from threadkeep.sql.dialects import mysql_rows
 from threadkeep.sql.dialects.base import Failure, Hooks
 from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, SHORTCUTS, UPSERT
@@ -48,6 +48,7 @@ class MySQLHooks(Hooks):
     shortcuts = SHORTCUTS
     interruptible_shortcuts = False
     failures: ClassVar = {
+        0: Failure.DISCONNECT,  # the driver itself: a call on this connection was cancelled half way
         1205: Failure.LOCK_TIMEOUT,
         1213: Failure.CONFLICT,
         1020: Failure.CONFLICT,  # MariaDB's innodb_snapshot_isolation
@@ -151,9 +152,14 @@ class MySQLHooks(Hooks):
         return error.orig.args[0] if error.orig and error.orig.args else None
 
     def max_value_bytes(self, conn: sa.Connection) -> int | None:
+        packet, mode = conn.exec_driver_sql("SELECT @@max_allowed_packet, @@sql_mode").one()
+        if "NO_BACKSLASH_ESCAPES" in mode.split(","):
+            raise CheckpointerError(
+                "the connection's sql_mode has NO_BACKSLASH_ESCAPES, in which asyncmy does not quote bytes safely: make"
+                " the engine's connections without it"
+            )
         # Values travel as quoted literals: in the worst case every byte of one is escaped and takes two.
-        packet = int(conn.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one())
-        return min((packet - _PACKET_OVERHEAD) // 2, _DRIVER_ROW_LIMIT)
+        return min((int(packet) - _PACKET_OVERHEAD) // 2, _DRIVER_ROW_LIMIT)
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:

@@ -42,6 +42,9 @@ class PostgreSQLHooks(Hooks):
         "08006": Failure.DISCONNECT,
     }
 
+    def begin(self, conn: sa.Connection) -> None:
+        conn.exec_driver_sql("BEGIN ISOLATION LEVEL READ COMMITTED")  # whatever the database's default is
+
     def bound_waits(self, conn: sa.Connection, lock_timeout: float) -> None:
         # For this transaction alone: behind PgBouncer a session's settings would be somebody else's.
         _BOUND_WAITS.rows(conn, {"limit": self.lock_limit(lock_timeout)})

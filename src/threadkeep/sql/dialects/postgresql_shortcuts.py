@@ -66,8 +66,13 @@ def _taking(count: Any) -> Any:
 # ---- append ---------------------------------------------------------------------------------------------
 
 _COUNTERS = (threads.c.last_seq, threads.c.last_completion_seq)
-_THREAD = _taking(_COUNT).returning(*_COUNTERS, threads.c.deleted_at).cte("thread")
-_BEFORE = sa.select(threads.c.last_completion_seq).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
+_THREAD = _taking(_COUNT).returning(*_COUNTERS, threads.c.deleted_at, threads.c.created_at).cte("thread")
+
+
+def _before(column: sa.Column[Any]) -> Any:
+    return sa.select(column).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
+
+
 _COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
 
 
@@ -80,8 +85,10 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
         _THREAD.c.deleted_at.is_(None),
         ~is_complete,
         # This statement sees the runs as they were before it waited for the lock. What tells that none has been
-        # completed since is the counter, which it sees both ways.
-        _THREAD.c.last_completion_seq == sa.func.coalesce(_BEFORE, _ZERO),
+        # completed since is the counter, which it sees both ways; and it must be the same thread's, which may have been
+        # deleted and made again.
+        _THREAD.c.last_completion_seq == sa.func.coalesce(_before(threads.c.last_completion_seq), _ZERO),
+        _THREAD.c.created_at == sa.func.coalesce(_before(threads.c.created_at), _THREAD.c.created_at),
     )
     values = {**given, "metadata": sa.cast(given["metadata"], JSONB)}
     row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, _NOW, *(values[name] for name in _COLUMNS))
