@@ -65,6 +65,16 @@ class Place:
         return CLASSES[self.kind](engine or self.url)
 
 
+def to(revision: str) -> Callable[[sa.Connection], None]:
+    """What brings a database up to this revision."""
+    return lambda conn: command.upgrade(alembic_config(conn), revision)
+
+
+def back_to(revision: str) -> Callable[[sa.Connection], None]:
+    """What brings it down to this one."""
+    return lambda conn: command.downgrade(alembic_config(conn), revision)
+
+
 def schema_of(conn: sa.Connection) -> dict[str, Any]:
     """Everything there is to see of the schema, in an order of its own."""
     seen = sa.inspect(conn)

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 
 import threadkeep
-from migrations.databases import NEWEST, Place, drift_of, prove_that_it_works, schema_of, version_rows
+from migrations.databases import NEWEST, Place, back_to, drift_of, prove_that_it_works, schema_of, to, version_rows
 from migrations.golden import ASKED, everything
 from threadkeep import DuplicateIdError, InvalidIdError, MessageNotFoundError, TextContent, UserMessage
-from threadkeep.migrations.upgrading import alembic_config, on_connection
+from threadkeep.migrations.upgrading import on_connection
 from threadkeep.sql import tables
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -32,15 +31,6 @@ OF_V6: dict[sa.Table, dict[str, Any]] = {
 """A row of every table, as the release before v7 wrote it. The messages come beside."""
 
 
-def to(revision: str) -> Any:
-    """What brings a database up to this revision."""
-    return lambda conn: command.upgrade(alembic_config(conn), revision)
-
-
-def back_to(revision: str) -> Any:
-    return lambda conn: command.downgrade(alembic_config(conn), revision)
-
-
 def write_as_v6(conn: sa.Connection) -> None:
     for table, row in OF_V6.items():
         conn.execute(sa.insert(table), {"thread_id": "thread", **row})
@@ -48,7 +38,7 @@ def write_as_v6(conn: sa.Connection) -> None:
         message = UserMessage(content=[TextContent(text=text)], run_id="run", timestamp=1.5)
         payload = message.model_dump_json(exclude={"message_id"}).encode()
         row = {"thread_id": "thread", "seq": seq, "role": "user", "run_id": "run", "format": 1, "payload": payload}
-        conn.execute(sa.insert(tables.messages), row | {"metadata": {}, "created_at": TIME})
+        conn.execute(sa.insert(tables.messages), row | {"metadata": "{}", "created_at": TIME})
 
 
 @pytest.fixture
