@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -141,7 +141,9 @@ async def to_its_end(
         is_in_time = decision is not None and decision.cancel()
         if is_in_time and is_harmless_before:
             doing.cancel()
-        await asyncio.wait([doing])
+        while not doing.done():
+            with suppress(asyncio.CancelledError):  # once more: the first one is told
+                await asyncio.wait([doing])
         raise
 
 

@@ -70,13 +70,14 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
     flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
     engine = create_async_engine(url, hide_parameters=True, connect_args={"client_flag": flags}, **options)
     # READ COMMITTED: gap locks would make writers of different threads wait for each other, and deadlock.
-    # The mode is strict, because a server would otherwise cut off a value that does not fit, and nothing else: with
-    # NO_BACKSLASH_ESCAPES the driver's literals of bytes end where a message says so. A COMMIT begins nothing new, and
-    # no limit hides rows.
+    # Strict mode: a server without it would cut off a value that does not fit, and store the rest. Backslashes escape:
+    # where they do not, the driver's literals of bytes end where a message says so. A COMMIT begins nothing new, and no
+    # limit hides rows.
     settings = (
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
-        "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO',"
+        "SET SESSION sql_mode ="
+        " CONCAT_WS(',', REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''), 'STRICT_TRANS_TABLES'),"
         " completion_type = 0, sql_select_limit = DEFAULT",
     )
 

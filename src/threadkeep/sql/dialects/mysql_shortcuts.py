@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import insert
 
 from threadkeep import rules
+from threadkeep.errors import CheckpointerError
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.base import NoShortcutError
 from threadkeep.sql.parameters import COUNT, NOW, RUN, THREAD
@@ -42,7 +44,16 @@ NEXT_COMPLETION_SEQ = Prepared(
     .values(last_completion_seq=sa.func.last_insert_id(threads.c.last_completion_seq + 1), updated_at=NOW)
 )
 """Locks the thread, and takes its next completion_seq; it comes back in the reply, or 0."""
-_TAKEN = sa.func.last_insert_id()
+
+
+def _unless_deleted(column: sa.Column[Any]) -> Any:
+    """The thread's, as this transaction has left it; NULL for a thread that was deleted softly.
+
+    LAST_INSERT_ID() would not do between two statements: when nothing was taken, it still has the number from before.
+    """
+    its_own = sa.and_(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None))
+    return sa.select(column).where(its_own).scalar_subquery()
+
 
 # ---- append ---------------------------------------------------------------------------------------------
 
@@ -54,12 +65,13 @@ def _append(count: int) -> Script:
     """For so many messages, all of one run or of none."""
     # Read after the lock was taken, by a statement of its own.
     is_complete = sa.exists().where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_not(None))
-    unless_refused = sa.case((sa.and_(_TAKEN > 0, ~is_complete), _TAKEN - count + 1))
+    last_seq = _unless_deleted(threads.c.last_seq)
+    unless_complete = sa.case((~is_complete, last_seq - count + 1))
     rows = [
         {
             "thread_id": THREAD,
             # It is enough that the first has no seq: none of them is inserted then.
-            "seq": unless_refused if place == 0 else _TAKEN - count + 1 + place,
+            "seq": unless_complete if place == 0 else last_seq - count + 1 + place,
             "created_at": NOW,
             **{name: sa.bindparam(f"{name}_{place}", type_=messages.c[name].type) for name in _COLUMNS},
         }
@@ -82,15 +94,10 @@ def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[Messa
 
 # ---- runs -----------------------------------------------------------------------------------------------
 
-_UNLESS_DELETED = (
-    sa.select(threads.c.thread_id)
-    .where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None))
-    .scalar_subquery()
-)
 _CLAIM = Script(
     BEGIN,
     UPSERT,
-    Prepared(sa.insert(runs).values(thread_id=_UNLESS_DELETED, run_id=RUN, claimed_at=NOW)),
+    Prepared(sa.insert(runs).values(thread_id=_unless_deleted(threads.c.thread_id), run_id=RUN, claimed_at=NOW)),
     COMMIT,
 )
 
@@ -105,8 +112,13 @@ _COMPLETE = Script(
     NEXT_COMPLETION_SEQ,
     Prepared(
         sa.update(runs)
-        .where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_(None))
-        .values(completed_at=NOW, completion_seq=_TAKEN)
+        .where(
+            # Of no thread, if it was deleted softly.
+            runs.c.thread_id == _unless_deleted(threads.c.thread_id),
+            runs.c.run_id == RUN,
+            runs.c.completed_at.is_(None),
+        )
+        .values(completed_at=NOW, completion_seq=_unless_deleted(threads.c.last_completion_seq))
     ),
     # Fails unless that one has found its run.
     Prepared(
@@ -127,13 +139,17 @@ def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: s
 
 # ---- extra ----------------------------------------------------------------------------------------------
 
-_MERGED = sa.bindparam("merged", type_=threads.c.extra.type)
 _EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD))
-_IS_AS_BEFORE = sa.and_(threads.c.extra == sa.bindparam("before"), threads.c.deleted_at.is_(None))
-_SAVE_EXTRA = Prepared(
-    insert(threads)
-    .values(thread_id=THREAD, extra=_MERGED, created_at=NOW, updated_at=NOW)
-    .on_duplicate_key_update(extra=sa.case((_IS_AS_BEFORE, _MERGED)), updated_at=NOW)
+_MERGED = sa.bindparam("merged", type_=threads.c.extra.type)
+_CREATE = Prepared(insert(threads).values(thread_id=THREAD, extra=_MERGED, created_at=NOW, updated_at=NOW))
+_REPLACE = Prepared(
+    sa.update(threads)
+    .where(
+        threads.c.thread_id == THREAD,
+        threads.c.extra == sa.bindparam("before", type_=threads.c.extra.type),
+        threads.c.deleted_at.is_(None),
+    )
+    .values(extra=_MERGED, updated_at=NOW)
 )
 
 
@@ -141,10 +157,17 @@ def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, ma
     """`extras.save_extra`: read, merge, and write if nobody has written meanwhile."""
     row = _EXTRA.row(conn, {"thread": thread_id})
     before = row[0] if row else "{}"
-    merged = rules.merged_extra(thread_id, before, changes, max_bytes)
-    if len(before) + 2 * len(merged) > _MOST_BYTES:
-        raise NoShortcutError  # all three travel in one message
-    _SAVE_EXTRA.count(conn, {"thread": thread_id, "merged": merged, "before": before, "now": rules.utc_now()})
+    try:
+        merged = rules.merged_extra(thread_id, before, changes, max_bytes)
+    except CheckpointerError:
+        raise NoShortcutError from None
+    if len(before) + len(merged) > _MOST_BYTES:
+        raise NoShortcutError  # both travel in one message
+    values = {"thread": thread_id, "merged": merged, "now": rules.utc_now()}
+    # One that is gone by now must not come back with what it had.
+    saved = _REPLACE.count(conn, {**values, "before": before}) if row else _CREATE.count(conn, values)
+    if saved == 0:
+        raise NoShortcutError
 
 
 SHORTCUTS: dict[str, Callable[..., None]] = {

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 
 from threadkeep import rules
+from threadkeep.errors import CheckpointerError
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.base import NoShortcutError
 from threadkeep.sql.prepared import Prepared
@@ -179,22 +180,25 @@ def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: s
 
 _MERGED = sa.bindparam("merged", type_=sa.Text)
 _EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == _THREAD_ID))
-_SAVED = (
+_CREATE = Prepared(
     insert(threads)
     .from_select(
         ["thread_id", "extra", "created_at", "updated_at"],
         sa.select(_THREAD_ID, _MERGED, _NOW, _NOW).select_from(_BOUNDED),
         include_defaults=False,
     )
-    .on_conflict_do_update(
-        index_elements=[threads.c.thread_id],
-        set_={"extra": _MERGED, "updated_at": _NOW},
-        where=sa.and_(threads.c.extra == sa.bindparam("before", type_=sa.Text), threads.c.deleted_at.is_(None)),
-    )
-    .returning(threads.c.thread_id)
-    .cte("thread")
+    .on_conflict_do_nothing()
 )
-_SAVE_EXTRA = Prepared(sa.select(_required(sa.func.count())).select_from(_SAVED))
+_REPLACE = Prepared(
+    sa.update(threads)
+    .where(
+        threads.c.thread_id == _THREAD_ID,
+        threads.c.extra == sa.bindparam("before", type_=sa.Text),
+        threads.c.deleted_at.is_(None),
+        _BOUNDED.c.waiting.is_not(None),
+    )
+    .values(extra=_MERGED, updated_at=_NOW)
+)
 
 
 def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
@@ -203,9 +207,15 @@ def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, ma
     before = row[0] if row else "{}"
     if len(before) > _MOST_BYTES:
         raise NoShortcutError  # it would travel three times
-    merged = rules.merged_extra(thread_id, before, changes, max_bytes)
-    values = {"limit": limit, "thread": thread_id, "merged": merged, "before": before, "now": rules.utc_now()}
-    _SAVE_EXTRA.rows(conn, values)
+    try:
+        merged = rules.merged_extra(thread_id, before, changes, max_bytes)
+    except CheckpointerError:
+        raise NoShortcutError from None
+    values = {"limit": limit, "thread": thread_id, "merged": merged, "now": rules.utc_now()}
+    # One that is gone by now must not come back with what it had.
+    saved = _REPLACE.count(conn, {**values, "before": before}) if row else _CREATE.count(conn, values)
+    if saved == 0:
+        raise NoShortcutError
 
 
 SHORTCUTS: dict[str, Callable[..., None]] = {
