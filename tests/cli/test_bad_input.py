@@ -115,6 +115,8 @@ def test_a_row_that_does_not_decode_is_named(tmp_path: Path) -> None:
     assert outcome.code == FAILED
 
 
+_BOUND: list[socket.socket] = []
+
 # A password as it is, with the characters that end it too early, in the options, and where no URL was expected.
 LEAKS = [
     ["check", "postgresql://user:sesame@127.0.0.1:{port}/x"],
@@ -173,7 +175,9 @@ def test_a_wrong_password_is_told_and_not_shown(kind: str) -> None:
 
 
 def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that refuses, and goes on refusing: another test cannot get it while it is bound here."""
+    probe = socket.socket()
+    probe.bind(("127.0.0.1", 0))
+    _BOUND.append(probe)
+    port: int = probe.getsockname()[1]
+    return port

@@ -722,3 +722,27 @@ async def test_a_cancelled_write_has_happened_or_never_will(backend: Backend, se
             await cp.threads.delete(thread_id)
             await alive(cp, thread_id)
             await write(cp, thread_id)
+
+
+async def test_closing_lets_those_that_wait_end(backend: Backend, server: Server) -> None:
+    async with backend.opened() as other:
+        for thread_id in TURN:
+            await alive(other, thread_id)
+        cp = backend.make(lock_timeout=LONG)
+        await cp.__aenter__()
+        async with other.transaction() as tx:
+            for thread_id in TURN:
+                await tx.append(thread_id, [said("meanwhile")])
+            writing = [asyncio.ensure_future(write(cp, thread_id)) for thread_id, write in TURN.items()]
+            await server.until_waiting(len(writing))
+            closing = asyncio.ensure_future(cp.__aexit__(None, None, None))
+            await asyncio.wait([closing], timeout=0.1)
+        await closing
+        assert all(task.done() for task in writing)
+        assert await asyncio.gather(*writing) == [None] * len(writing)
+        for thread_id, write in TURN.items():
+            await other.threads.delete("by operation")
+            await alive(other, "by operation")
+            await other.append("by operation", [said("meanwhile")])
+            await by_operation(other, write, "by operation")
+            assert await state(other, thread_id) == await state(other, "by operation")

@@ -141,10 +141,15 @@ async def to_its_end(
         is_in_time = decision is not None and decision.cancel()
         if is_in_time and is_harmless_before:
             doing.cancel()
-        while not doing.done():
-            with suppress(asyncio.CancelledError):  # once more: the first one is told
-                await asyncio.wait([doing])
+        await until_done(doing)
         raise
+
+
+async def until_done(doing: asyncio.Future[Any]) -> None:
+    """Wait for it, whoever cancels meanwhile: the caller has been cancelled already, and will say so."""
+    while not doing.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([doing])
 
 
 def _look(doing: asyncio.Future[Any]) -> None:

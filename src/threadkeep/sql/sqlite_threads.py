@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
-from threadkeep.sql.connections import Run
+from threadkeep.sql.connections import Run, until_done
 from threadkeep.sql.engines import OPERATING
 from threadkeep.sql.sqlite_file import IN_MEMORY, connect
 from threadkeep.sql.sqlite_groups import Attempt, Outcome, write_together
@@ -141,7 +141,7 @@ class _Writer(_Worker):
             result: T = await write.answer
         except asyncio.CancelledError:
             if not write.decision.cancel():
-                await asyncio.wait([write.transaction])
+                await until_done(write.transaction)
             raise
         return result
 
