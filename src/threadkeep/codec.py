@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 DEFAULT_MAX_VALUE_BYTES = 7 * 1024 * 1024
 
-_CHUNK = 1000
-"""Rows decoded at once: one large join would hold the data five times over, chunks hold it less than three times."""
+_CHUNK = 1_000
+"""Rows decoded at once: all in one join would hold the data once more than what is returned."""
 
 _PROVED_AT_ONCE = 100
 """Rows loaded again before they are written: few, because what they make is thrown away and its memory used again."""

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import insert
 
 from threadkeep import rules
-from threadkeep.errors import CheckpointerError
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.base import NoShortcutError
+from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
 from threadkeep.sql.parameters import COUNT, NOW, RUN, THREAD
 from threadkeep.sql.prepared import Prepared, Script
 from threadkeep.sql.tables import messages, runs, threads
@@ -57,8 +57,6 @@ def _unless_deleted(column: sa.Column[Any]) -> Any:
 
 # ---- append ---------------------------------------------------------------------------------------------
 
-_COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
-
 
 @cache
 def _append(count: int) -> Script:
@@ -73,7 +71,7 @@ def _append(count: int) -> Script:
             # It is enough that the first has no seq: none of them is inserted then.
             "seq": unless_complete if place == 0 else last_seq - count + 1 + place,
             "created_at": NOW,
-            **{name: sa.bindparam(f"{name}_{place}", type_=messages.c[name].type) for name in _COLUMNS},
+            **{name: sa.bindparam(f"{name}_{place}", type_=messages.c[name].type) for name in COLUMNS},
         }
         for place in range(count)
     ]
@@ -82,12 +80,11 @@ def _append(count: int) -> Script:
 
 def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
     """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
-    run_ids = {row.run_id for row in rows if row.run_id is not None}
-    if len(rows) > _MOST_ROWS or len(run_ids) > 1 or sum(len(row.payload) for row in rows) > _MOST_BYTES:
+    require_plain(rows, _MOST_ROWS, _MOST_BYTES)
+    run_ids = run_ids_of(rows)
+    if len(run_ids) > 1:
         raise NoShortcutError
-    if any(row.is_id_given or row.search_text is not None for row in rows):
-        raise NoShortcutError
-    values = {f"{name}_{place}": getattr(row, name) for place, row in enumerate(rows) for name in _COLUMNS}
+    values = {f"{name}_{place}": getattr(row, name) for place, row in enumerate(rows) for name in COLUMNS}
     values |= {"thread": thread_id, "count": len(rows), "now": rules.utc_now(), "run": "".join(run_ids)}
     _append(len(rows)).counts(conn, values)
 
@@ -139,7 +136,6 @@ def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: s
 
 # ---- extra ----------------------------------------------------------------------------------------------
 
-_EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD))
 _MERGED = sa.bindparam("merged", type_=threads.c.extra.type)
 _CREATE = Prepared(insert(threads).values(thread_id=THREAD, extra=_MERGED, created_at=NOW, updated_at=NOW))
 _REPLACE = Prepared(
@@ -153,26 +149,9 @@ _REPLACE = Prepared(
 )
 
 
-def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
-    """`extras.save_extra`: read, merge, and write if nobody has written meanwhile."""
-    row = _EXTRA.row(conn, {"thread": thread_id})
-    before = row[0] if row else "{}"
-    try:
-        merged = rules.merged_extra(thread_id, before, changes, max_bytes)
-    except CheckpointerError:
-        raise NoShortcutError from None
-    if len(before) + len(merged) > _MOST_BYTES:
-        raise NoShortcutError  # both travel in one message
-    values = {"thread": thread_id, "merged": merged, "now": rules.utc_now()}
-    # One that is gone by now must not come back with what it had.
-    saved = _REPLACE.count(conn, {**values, "before": before}) if row else _CREATE.count(conn, values)
-    if saved == 0:
-        raise NoShortcutError
-
-
 SHORTCUTS: dict[str, Callable[..., None]] = {
     "append": append,
     "claim_run": claim_run,
     "mark_run_complete": mark_run_complete,
-    "save_extra": save_extra,
+    "save_extra": SavingExtra(_CREATE, _REPLACE, _MOST_BYTES),
 }

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 
 from threadkeep import rules
-from threadkeep.errors import CheckpointerError
 from threadkeep.records import MessageRow
-from threadkeep.sql.dialects.base import NoShortcutError
+from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
 
@@ -74,9 +73,6 @@ def _before(column: sa.Column[Any]) -> Any:
     return sa.select(column).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
 
 
-_COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
-
-
 def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) -> Prepared:
     """The statement that appends what is given."""
     is_complete = sa.exists().where(
@@ -92,10 +88,10 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
         _THREAD.c.created_at == sa.func.coalesce(_before(threads.c.created_at), _THREAD.c.created_at),
     )
     values = {**given, "metadata": sa.cast(given["metadata"], JSONB)}
-    row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, _NOW, *(values[name] for name in _COLUMNS))
+    row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, _NOW, *(values[name] for name in COLUMNS))
     return Prepared(
         insert(messages).from_select(
-            ["thread_id", "seq", "created_at", *_COLUMNS],
+            ["thread_id", "seq", "created_at", *COLUMNS],
             row.select_from(source).where(_required(may_append)),
             include_defaults=False,
         )
@@ -103,12 +99,12 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
 
 
 _TYPES = {"format": sa.SmallInteger, "payload": sa.LargeBinary}
-_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=_TYPES.get(name, sa.Text)) for name in _COLUMNS}
+_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=_TYPES.get(name, sa.Text)) for name in COLUMNS}
 _APPEND_ONE = _appending(_ONE_ROW, _ONE, _THREAD, _ONE_ROW["run_id"])
 
 _ROWS = (
-    sa.func.unnest(*(sa.bindparam(name, type_=_ListOf(_TYPES.get(name, sa.Text))) for name in _COLUMNS))
-    .table_valued(*_COLUMNS, with_ordinality="place")
+    sa.func.unnest(*(sa.bindparam(name, type_=_ListOf(_TYPES.get(name, sa.Text))) for name in COLUMNS))
+    .table_valued(*COLUMNS, with_ordinality="place")
     .render_derived()
 )
 _RUN_IDS = sa.bindparam("runs", type_=_ListOf(sa.Text))
@@ -117,19 +113,14 @@ _APPEND = _appending(dict(_ROWS.c), _ROWS.c.place, _THREAD.join(_ROWS, sa.true()
 
 def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
     """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
-    if len(rows) > _MOST_ROWS or sum(len(row.payload) for row in rows) > _MOST_BYTES:
-        raise NoShortcutError
-    # An id may be that of a summary, which came while the statement waited and is not seen by it.
-    if any(row.is_id_given or row.search_text is not None for row in rows):
-        raise NoShortcutError
+    require_plain(rows, _MOST_ROWS, _MOST_BYTES)
     values = {"limit": limit, "thread": thread_id, "count": len(rows), "now": rules.utc_now()}
     if len(rows) == 1:
         # Alone: the driver looks long at every element of a list.
-        _APPEND_ONE.count(conn, {**values, **{name: getattr(rows[0], name) for name in _COLUMNS}})
+        _APPEND_ONE.count(conn, {**values, **{name: getattr(rows[0], name) for name in COLUMNS}})
         return
-    lists: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _COLUMNS}
-    run_ids = [*{run_id for run_id in lists["run_id"] if run_id is not None}]
-    _APPEND.count(conn, {**values, **lists, "runs": run_ids})
+    lists: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+    _APPEND.count(conn, {**values, **lists, "runs": run_ids_of(rows)})
 
 
 # ---- runs -----------------------------------------------------------------------------------------------
@@ -179,7 +170,6 @@ def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: s
 # ---- extra ----------------------------------------------------------------------------------------------
 
 _MERGED = sa.bindparam("merged", type_=sa.Text)
-_EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == _THREAD_ID))
 _CREATE = Prepared(
     insert(threads)
     .from_select(
@@ -201,26 +191,9 @@ _REPLACE = Prepared(
 )
 
 
-def save_extra(conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
-    """`extras.save_extra`: read, merge, and write if nobody has written meanwhile."""
-    row = _EXTRA.row(conn, {"thread": thread_id})
-    before = row[0] if row else "{}"
-    if len(before) > _MOST_BYTES:
-        raise NoShortcutError  # it would travel three times
-    try:
-        merged = rules.merged_extra(thread_id, before, changes, max_bytes)
-    except CheckpointerError:
-        raise NoShortcutError from None
-    values = {"limit": limit, "thread": thread_id, "merged": merged, "now": rules.utc_now()}
-    # One that is gone by now must not come back with what it had.
-    saved = _REPLACE.count(conn, {**values, "before": before}) if row else _CREATE.count(conn, values)
-    if saved == 0:
-        raise NoShortcutError
-
-
 SHORTCUTS: dict[str, Callable[..., None]] = {
     "append": append,
     "claim_run": claim_run,
     "mark_run_complete": mark_run_complete,
-    "save_extra": save_extra,
+    "save_extra": SavingExtra(_CREATE, _REPLACE, _MOST_BYTES),
 }

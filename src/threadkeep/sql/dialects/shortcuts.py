@@ -1,0 +1,62 @@
+"""What the shortcuts of all servers have in common. See `Hooks.shortcuts`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from threadkeep import rules
+from threadkeep.errors import CheckpointerError
+from threadkeep.records import MessageRow
+from threadkeep.sql.dialects.base import NoShortcutError
+from threadkeep.sql.parameters import THREAD
+from threadkeep.sql.prepared import Prepared
+from threadkeep.sql.tables import threads
+
+COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
+"""Of a message's row, those that its `MessageRow` has."""
+
+_EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD))
+
+
+def require_plain(rows: Sequence[MessageRow], most_rows: int, most_bytes: int) -> None:
+    """Raise NoShortcutError if there is much to write, or if the host gave ids or wants to search."""
+    if len(rows) > most_rows or sum(len(row.payload) for row in rows) > most_bytes:
+        raise NoShortcutError
+    # An id may be that of a summary, which came while the statement waited and is not seen by it.
+    if any(row.is_id_given or row.search_text is not None for row in rows):
+        raise NoShortcutError
+
+
+def run_ids_of(rows: Sequence[MessageRow]) -> list[str]:
+    """The runs that the messages are of, each once."""
+    return [*{row.run_id for row in rows if row.run_id is not None}]
+
+
+class SavingExtra:
+    """`extras.save_extra`: read, merge, and write if nobody has written meanwhile.
+
+    `create` inserts a thread with the extra `merged`. `replace` puts it in the place of `before`, unless the thread was
+    deleted softly. Both change one row, or none.
+    """
+
+    def __init__(self, create: Prepared, replace: Prepared, most_bytes: int) -> None:
+        self._create = create
+        self._replace = replace
+        self._most_bytes = most_bytes
+
+    def __call__(self, conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
+        row = _EXTRA.row(conn, {"thread": thread_id})
+        before = row[0] if row else "{}"
+        try:
+            merged = rules.merged_extra(thread_id, before, changes, max_bytes)
+        except CheckpointerError:
+            raise NoShortcutError from None
+        if len(before) + len(merged) > self._most_bytes:
+            raise NoShortcutError  # both travel in one message
+        values = {"limit": limit, "thread": thread_id, "merged": merged, "now": rules.utc_now()}
+        # One that is gone by now must not come back with what it had.
+        saved = self._replace.count(conn, {**values, "before": before}) if row else self._create.count(conn, values)
+        if saved == 0:
+            raise NoShortcutError
