@@ -120,8 +120,10 @@ def at_once(
         shortcut(conn, hooks.lock_limit(transactions.lock_timeout), *args)
     except NoShortcutError:
         raise
-    except BaseException:
+    except BaseException as error:
         roll_back_quietly(conn, transactions)
+        if isinstance(error, sa.exc.DBAPIError) and hooks.was_never_sent(error):
+            raise StaleConnectionError from error
         raise
 
 

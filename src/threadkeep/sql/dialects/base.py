@@ -107,6 +107,10 @@ class Hooks:
         """Whether the driver knows already that this connection is dead."""
         return False
 
+    def was_never_sent(self, error: DBAPIError) -> bool:
+        """Whether the driver has refused to send anything: it knows that this connection is at its end."""
+        return False
+
     def forget_rows(self, conn: sa.Connection) -> None:
         """Let the driver forget what it read last, if it would keep it until it reads again."""
 

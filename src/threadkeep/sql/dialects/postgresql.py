@@ -56,12 +56,17 @@ class PostgreSQLHooks(Hooks):
         driver: Any = conn.connection.driver_connection
         return bool(driver.is_closed())
 
+    def was_never_sent(self, error: DBAPIError) -> bool:
+        # The server's farewell has been read, the end of the connection not yet. It has no code, and its class has
+        # other meanings.
+        return "cannot switch to state" in str(error.orig)
+
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # now() stands still within a transaction.
         return sa.func.clock_timestamp() + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.cast(after, sa.Double))
 
     def code(self, error: DBAPIError) -> Any:
-        return getattr(error.orig, "sqlstate", None)
+        return "08003" if self.was_never_sent(error) else getattr(error.orig, "sqlstate", None)
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
