@@ -85,13 +85,13 @@ class Codec:
         A message without an id, here or of its own, gets a new one.
         """
         ids = message_ids if message_ids is not None else [None] * len(messages)
-        rows = [
-            self._encode_message(message, given, new, f"messages[{index}]")
-            for index, (message, given, new) in enumerate(
-                zip(messages, ids, new_message_ids(len(messages)), strict=True)
-            )
-        ]
         with _no_garbage():
+            rows = [
+                self._encode_message(message, given, new, f"messages[{index}]")
+                for index, (message, given, new) in enumerate(
+                    zip(messages, ids, new_message_ids(len(messages)), strict=True)
+                )
+            ]
             for start in range(0, len(rows), _PROVED_AT_ONCE):
                 stop = start + _PROVED_AT_ONCE
                 self._prove_loadable(messages[start:stop], rows[start:stop], start)

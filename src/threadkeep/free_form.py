@@ -80,7 +80,7 @@ def _check_of(kind: Any) -> Callable[[Any, frozenset[str]], None] | None:
     if kind is int:
         return lambda value, _: check_int(value)
     if issubclass(kind, BaseModel):
-        return lambda value, _: check_model(value)
+        return lambda value, _: _check_model(value, 0)
     if is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return lambda value, _: _check_fields(value, depth=1)
     if issubclass(kind, dict):
@@ -96,9 +96,11 @@ def _check_items(value: Any, free: frozenset[str]) -> None:
 
 
 def _check_elements(value: Any, free: frozenset[str]) -> None:
-    field = _Field(free=False, free_keys=free)
     for index, item in enumerate(value):
-        _check_field(index, item, field, depth=1)
+        try:
+            check_typed(item, free)
+        except Unstorable as trouble:
+            raise trouble.under(index) from None
 
 
 def check_model(value: Any, depth: int = 0) -> None:
@@ -106,9 +108,14 @@ def check_model(value: Any, depth: int = 0) -> None:
     kind: Any = type(value)
     if not _is_model(kind):
         refuse_kind(value)
+    _check_model(value, depth)
+
+
+def _check_model(value: BaseModel, depth: int) -> None:
     _check_fields(value, depth + 1)
-    if value.model_extra:
-        for name, item in value.model_extra.items():
+    extra = value.__pydantic_extra__
+    if extra:
+        for name, item in extra.items():
             _check_field(name, item, _Field(free=True), depth + 1)
 
 
@@ -138,9 +145,10 @@ def _check_fields(value: Any, depth: int) -> None:
     kind: Any = type(value)
     for name, field in _fields_of(kind).items():
         item = getattr(value, name, None)
-        # Most fields are plain text, or say nothing: those are through without a call.
-        if item is not None and not (type(item) is str and item.isascii()):
-            _check_field(name, item, field, depth)
+        # Most fields are plain text, or hold nothing: those are through without a call.
+        if item is None or (type(item) is str and item.isascii()) or (type(item) is dict and not item):
+            continue
+        _check_field(name, item, field, depth)
 
 
 def _check_field(step: str | int, item: Any, field: _Field, depth: int) -> None:

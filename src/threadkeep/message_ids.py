@@ -17,6 +17,8 @@ _BY_SEQ = re.compile(r"#([1-9][0-9]{0,17})")
 _lock = threading.Lock()
 _last = 0
 
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
 
 def new_message_id() -> str:
     """An id that is new, and greater than all that this process has made before: a UUID of version 7."""
@@ -34,11 +36,9 @@ def new_message_ids(count: int) -> Iterator[str]:
         _last = first + count - 1
     chance = secrets.token_hex(8 * count)
     for number in range(count):
-        ticks = first + number
-        time_ = f"{ticks >> 12:012x}"
+        ticks = f"{first + number:015x}"
         rest_ = chance[16 * number : 16 * number + 16]
-        variant = "89ab"[int(rest_[0], 16) & 3]
-        yield f"{time_[:8]}-{time_[8:]}-7{ticks & 0xFFF:03x}-{variant}{rest_[1:4]}-{rest_[4:]}"
+        yield f"{ticks[:8]}-{ticks[8:12]}-7{ticks[12:]}-{_VARIANT[rest_[0]]}{rest_[1:4]}-{rest_[4:]}"
 
 
 def of_seq(seq: int) -> str:
