@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -12,8 +13,18 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
-from threadkeep.sql.dialects import Failure
-from threadkeep.sql.transactions import AbandonedError, Decision, Transactions, Work, at_once, in_transaction
+from threadkeep.sql.cancelling import to_its_end
+from threadkeep.sql.dialects import Failure, Shortcut
+from threadkeep.sql.gathering import Call, Gathering
+from threadkeep.sql.transactions import (
+    AbandonedError,
+    Decision,
+    StaleConnectionError,
+    Transactions,
+    Work,
+    at_once,
+    in_transaction,
+)
 
 T = TypeVar("T")
 Run = Callable[[Work[Any]], Awaitable[Any]]
@@ -29,7 +40,7 @@ class Connections(Protocol):
     async def close(self) -> None: ...
     async def read(self, work: Work[T]) -> T: ...
     async def write(self, work: Work[T]) -> T: ...
-    async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None: ...
+    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> None: ...
     def hold(self) -> AbstractAsyncContextManager[Run]: ...
 
 
@@ -42,6 +53,11 @@ class EngineConnections:
         self._owned = owned
         self._open_first = open_first
         self._running: set[asyncio.Future[None]] = set()
+        self._gatherings = {
+            shortcut: Gathering(partial(self._send, shortcut.together))
+            for shortcut in transactions.shortcuts.values()
+            if shortcut.together is not None
+        }
 
     async def open(self) -> None:
         try:
@@ -75,11 +91,16 @@ class EngineConnections:
                         conn.invalidate()  # SQLAlchemy does so by itself, for what it knows
                     raise
 
+        with self._in_use():
+            # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
+            return await greenlet_spawn(on_connection)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
         done = asyncio.get_running_loop().create_future()
         self._running.add(done)
         try:
-            # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
-            return await greenlet_spawn(on_connection)
+            yield
         finally:
             self._running.discard(done)
             done.set_result(None)
@@ -95,16 +116,35 @@ class EngineConnections:
 
         return await self._cancellable(self._run(whole), decision)
 
-    async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None:
+    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> None:
+        gathering = self._gatherings.get(shortcut)
+        if gathering is None:
+            await self._write_alone(shortcut, args)
+            return
+        with gathering, self._in_use():
+            if not await gathering.has_made(args):
+                await self._write_alone(shortcut, args)
+
+    async def _send(self, together: Callable[..., set[int]], calls: Sequence[Call]) -> set[int]:
+        try:
+            return await to_its_end(self._run(lambda conn: at_once(conn, self.transactions, together, [calls])))
+        except StaleConnectionError:
+            return set()
+        except DBAPIError as error:
+            if self.transactions.hooks.classify(error) is Failure.DISCONNECT:
+                raise
+            return set()
+
+    async def _write_alone(self, shortcut: Shortcut, args: Sequence[Any]) -> None:
         if self.transactions.hooks.interruptible_shortcuts:
-            await self._run(lambda conn: at_once(conn, self.transactions, shortcut, args))
+            await self._run(lambda conn: at_once(conn, self.transactions, shortcut.alone, args))
             return
         decision = Decision()
 
         def unless_cancelled(conn: sa.Connection) -> None:
             if not decision.commit():
                 raise AbandonedError
-            at_once(conn, self.transactions, shortcut, args)
+            at_once(conn, self.transactions, shortcut.alone, args)
 
         await to_its_end(self._run(unless_cancelled), decision, is_harmless_before=True)
 
@@ -124,35 +164,3 @@ def on(conn: AsyncConnection, *, interruptible: bool) -> Run:
     if interruptible:
         return conn.run_sync
     return lambda work: to_its_end(conn.run_sync(work))
-
-
-async def to_its_end(
-    work: Coroutine[Any, Any, T], decision: Decision | None = None, *, is_harmless_before: bool = False
-) -> T:
-    """Await work that must not be left half way. When cancelled, it ends first, without a commit if it is in time.
-
-    With `is_harmless_before` it is cancelled itself, as long as nothing is decided: it has not sent anything yet.
-    """
-    doing = asyncio.ensure_future(work)
-    doing.add_done_callback(_look)
-    try:
-        return await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        is_in_time = decision is not None and decision.cancel()
-        if is_in_time and is_harmless_before:
-            doing.cancel()
-        await until_done(doing)
-        raise
-
-
-async def until_done(doing: asyncio.Future[Any]) -> None:
-    """Wait for it, whoever cancels meanwhile: the caller has been cancelled already, and will say so."""
-    while not doing.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([doing])
-
-
-def _look(doing: asyncio.Future[Any]) -> None:
-    """At its exception, so that nobody logs it when its caller is gone."""
-    if not doing.cancelled():
-        doing.exception()

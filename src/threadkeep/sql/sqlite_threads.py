@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
-from threadkeep.sql.connections import Run, until_done
+from threadkeep.sql.cancelling import until_done
+from threadkeep.sql.connections import Run
+from threadkeep.sql.dialects import Shortcut
 from threadkeep.sql.engines import OPERATING
 from threadkeep.sql.sqlite_file import IN_MEMORY, connect
 from threadkeep.sql.sqlite_groups import Attempt, Outcome, write_together
@@ -213,7 +215,7 @@ class SQLiteThreads:
         async with self._alone():
             return await self._writer.write(work)
 
-    async def write_at_once(self, shortcut: Callable[..., None], args: Sequence[Any]) -> None:
+    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> None:
         raise NotImplementedError("SQLite has no shortcuts: what it saves is in the driver")
 
     @asynccontextmanager

@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError
+from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError, Shortcut
 from threadkeep.sql.prepared import Prepared
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 """An operation with everything but its connection."""
-Shortcuts = Mapping[str, Callable[..., None]]
+Shortcuts = Mapping[str, Shortcut]
 
 
 _COMMIT = Prepared(sa.text("COMMIT"))
@@ -110,14 +110,12 @@ class HostTransactions:
         conn.rollback()
 
 
-def at_once(
-    conn: sa.Connection, transactions: Transactions, shortcut: Callable[..., None], args: Sequence[Any]
-) -> None:
+def at_once(conn: sa.Connection, transactions: Transactions, shortcut: Callable[..., T], args: Sequence[Any]) -> T:
     """Run a shortcut. Who is cancelled meanwhile waits until it is certain whether it has happened."""
     hooks = transactions.hooks
     _require_alive(conn, hooks)
     try:
-        shortcut(conn, hooks.lock_limit(transactions.lock_timeout), *args)
+        return shortcut(conn, hooks.lock_limit(transactions.lock_timeout), *args)
     except NoShortcutError:
         raise
     except BaseException as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from threadkeep.sql.dialects.base import Failure, Hooks, NoShortcutError
+from threadkeep.sql.dialects.base import Failure, Hooks, NoShortcutError, Shortcut
 from threadkeep.sql.dialects.mysql import MySQLHooks
 from threadkeep.sql.dialects.postgresql import PostgreSQLHooks
 from threadkeep.sql.dialects.sqlite import SQLiteHooks
 
-__all__ = ["MYSQL", "POSTGRESQL", "SQLITE", "Failure", "Hooks", "NoShortcutError", "hooks_of"]
+__all__ = ["MYSQL", "POSTGRESQL", "SQLITE", "Failure", "Hooks", "NoShortcutError", "Shortcut", "hooks_of"]
 
 SQLITE = SQLiteHooks()
 POSTGRESQL = PostgreSQLHooks()

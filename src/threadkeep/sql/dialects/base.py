@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum, auto
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -39,6 +39,17 @@ class Failure(Enum):
 
 class NoShortcutError(Exception):
     """This write takes the operation itself. Nothing has been written."""
+
+
+class Shortcut(NamedTuple):
+    """A whole operation in one message to the server, for a connection of ours in autocommit mode."""
+
+    alone: Callable[..., None]
+    """Takes the connection, the limit that `lock_limit` gives, and what the operation takes. It does all of that, or
+    fails and has done nothing."""
+    together: Callable[..., set[int]] | None = None
+    """Takes the connection, the limit, and the arguments of several calls; tells which of them it has made. It waits
+    for no lock of a thread."""
 
 
 def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
@@ -70,9 +81,8 @@ class Hooks:
     error_aborts = False
     """Whether a statement that fails takes the whole transaction with it, so that even a read needs a savepoint."""
 
-    shortcuts: ClassVar[dict[str, Callable[..., None]]] = {}
-    """Operations in one statement, by name, for a connection of ours in autocommit mode. Each takes the connection, the
-    limit that `lock_limit` gives, and what the operation takes; it does all of that, or fails and has done nothing."""
+    shortcuts: ClassVar[dict[str, Shortcut]] = {}
+    """Those there are, by the operation's name."""
 
     interruptible_shortcuts = True
     """Whether it is certain, after a shortcut was cancelled half way, that the server does not go on with it."""

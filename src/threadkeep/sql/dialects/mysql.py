@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
-from threadkeep.sql.dialects import mysql_rows
-from threadkeep.sql.dialects.base import Failure, Hooks
-from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, SHORTCUTS, UPSERT
+from threadkeep.sql.dialects import mysql_rows, mysql_shortcuts
+from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
+from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, UPSERT
 from threadkeep.sql.parameters import NOW, THREAD
 from threadkeep.sql.prepared import Prepared, Values, is_own
 from threadkeep.sql.tables import threads
@@ -45,7 +45,12 @@ class MySQLHooks(Hooks):
     """No RETURNING: LAST_INSERT_ID(n) carries the allocated number back in the reply to the upsert itself."""
 
     insert = staticmethod(mysql.insert)
-    shortcuts = SHORTCUTS
+    shortcuts: ClassVar = {
+        "append": Shortcut(mysql_shortcuts.append),
+        "claim_run": Shortcut(mysql_shortcuts.claim_run),
+        "mark_run_complete": Shortcut(mysql_shortcuts.mark_run_complete),
+        "save_extra": Shortcut(mysql_shortcuts.save_extra),
+    }
     interruptible_shortcuts = False
     failures: ClassVar = {
         0: Failure.DISCONNECT,  # the driver itself: a call on this connection was cancelled half way

@@ -7,7 +7,7 @@ the operation itself is run, statement by statement, and knows why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -148,10 +148,4 @@ _REPLACE = Prepared(
     .values(extra=_MERGED, updated_at=NOW)
 )
 
-
-SHORTCUTS: dict[str, Callable[..., None]] = {
-    "append": append,
-    "claim_run": claim_run,
-    "mark_run_complete": mark_run_complete,
-    "save_extra": SavingExtra(_CREATE, _REPLACE, _MOST_BYTES),
-}
+save_extra = SavingExtra(_CREATE, _REPLACE, _MOST_BYTES)

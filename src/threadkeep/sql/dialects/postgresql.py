@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
-from threadkeep.sql.dialects.base import Failure, Hooks
-from threadkeep.sql.dialects.postgresql_shortcuts import SHORTCUTS
+from threadkeep.sql.dialects import postgresql_groups, postgresql_shortcuts
+from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
 from threadkeep.sql.prepared import Prepared
 
 _UPGRADE_LOCK = 0x7468726561646B  # "threadk"
@@ -24,7 +24,12 @@ class PostgreSQLHooks(Hooks):
     """Everything is the default, but for shortcuts, lock timeouts and error codes."""
 
     insert = staticmethod(postgresql.insert)
-    shortcuts = SHORTCUTS
+    shortcuts: ClassVar = {
+        "append": Shortcut(postgresql_shortcuts.append, together=postgresql_groups.append_each),
+        "claim_run": Shortcut(postgresql_shortcuts.claim_run),
+        "mark_run_complete": Shortcut(postgresql_shortcuts.mark_run_complete),
+        "save_extra": Shortcut(postgresql_shortcuts.save_extra),
+    }
     error_aborts = True
     failures: ClassVar = {
         "55P03": Failure.LOCK_TIMEOUT,

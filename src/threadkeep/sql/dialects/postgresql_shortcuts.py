@@ -7,7 +7,7 @@ itself is run, in a transaction, and knows why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,12 +19,12 @@ from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plai
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
 
-_MOST_ROWS = 1_000
-_MOST_BYTES = 4 * 1024 * 1024
+MOST_ROWS = 1_000
+MOST_BYTES = 4 * 1024 * 1024
 """What is larger is sent in pieces, and that takes a transaction."""
 
 
-class _ListOf(sa.types.TypeDecorator[Any]):
+class ListOf(sa.types.TypeDecorator[Any]):
     """A list as the driver takes it: SQLAlchemy would look at every element."""
 
     impl = ARRAY
@@ -38,12 +38,12 @@ class _ListOf(sa.types.TypeDecorator[Any]):
 _THREAD_ID = sa.bindparam("thread", type_=sa.Text)
 _RUN_ID = sa.bindparam("run", type_=sa.Text)
 _COUNT = sa.bindparam("count", type_=sa.BigInteger)
-_NOW = sa.bindparam("now", type_=threads.c.created_at.type)
+NOW = sa.bindparam("now", type_=threads.c.created_at.type)
 _LIMIT = sa.bindparam("limit", type_=sa.Text)
 _ZERO, _ONE = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
 
 # It holds for this statement alone, and from here on: the server looks at it when there is a lock to wait for.
-_BOUNDED = sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), _LIMIT, sa.true()).label("waiting")).cte(
+BOUNDED = sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), _LIMIT, sa.true()).label("waiting")).cte(
     "bounded"
 )
 
@@ -56,10 +56,10 @@ def _required(condition: Any) -> sa.ColumnElement[bool]:
 def _taking(count: Any) -> Any:
     """The upsert that creates the thread, locks it, and takes its next seqs."""
     columns = ("thread_id", "extra", "last_seq", "created_at", "updated_at")
-    row = sa.select(_THREAD_ID, sa.literal_column("'{}'"), count, _NOW, _NOW).select_from(_BOUNDED)
+    row = sa.select(_THREAD_ID, sa.literal_column("'{}'"), count, NOW, NOW).select_from(BOUNDED)
     upsert = insert(threads).from_select([*columns], row, include_defaults=False)
     return upsert.on_conflict_do_update(
-        index_elements=[threads.c.thread_id], set_={"last_seq": threads.c.last_seq + count, "updated_at": _NOW}
+        index_elements=[threads.c.thread_id], set_={"last_seq": threads.c.last_seq + count, "updated_at": NOW}
     )
 
 
@@ -88,7 +88,7 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
         _THREAD.c.created_at == sa.func.coalesce(_before(threads.c.created_at), _THREAD.c.created_at),
     )
     values = {**given, "metadata": sa.cast(given["metadata"], JSONB)}
-    row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, _NOW, *(values[name] for name in COLUMNS))
+    row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, NOW, *(values[name] for name in COLUMNS))
     return Prepared(
         insert(messages).from_select(
             ["thread_id", "seq", "created_at", *COLUMNS],
@@ -98,22 +98,22 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
     )
 
 
-_TYPES = {"format": sa.SmallInteger, "payload": sa.LargeBinary}
-_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=_TYPES.get(name, sa.Text)) for name in COLUMNS}
+TYPES = {"format": sa.SmallInteger, "payload": sa.LargeBinary}
+_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=TYPES.get(name, sa.Text)) for name in COLUMNS}
 _APPEND_ONE = _appending(_ONE_ROW, _ONE, _THREAD, _ONE_ROW["run_id"])
 
 _ROWS = (
-    sa.func.unnest(*(sa.bindparam(name, type_=_ListOf(_TYPES.get(name, sa.Text))) for name in COLUMNS))
+    sa.func.unnest(*(sa.bindparam(name, type_=ListOf(TYPES.get(name, sa.Text))) for name in COLUMNS))
     .table_valued(*COLUMNS, with_ordinality="place")
     .render_derived()
 )
-_RUN_IDS = sa.bindparam("runs", type_=_ListOf(sa.Text))
+_RUN_IDS = sa.bindparam("runs", type_=ListOf(sa.Text))
 _APPEND = _appending(dict(_ROWS.c), _ROWS.c.place, _THREAD.join(_ROWS, sa.true()), sa.any_(_RUN_IDS))
 
 
 def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
     """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
-    require_plain(rows, _MOST_ROWS, _MOST_BYTES)
+    require_plain(rows, MOST_ROWS, MOST_BYTES)
     values = {"limit": limit, "thread": thread_id, "count": len(rows), "now": rules.utc_now()}
     if len(rows) == 1:
         # Alone: the driver looks long at every element of a list.
@@ -129,7 +129,7 @@ _CLAIMING = _taking(_ZERO).returning(threads.c.deleted_at).cte("thread")
 _CLAIM = Prepared(
     insert(runs).from_select(
         ["thread_id", "run_id", "claimed_at"],
-        sa.select(_THREAD_ID, _RUN_ID, _NOW).select_from(_CLAIMING).where(_required(_CLAIMING.c.deleted_at.is_(None))),
+        sa.select(_THREAD_ID, _RUN_ID, NOW).select_from(_CLAIMING).where(_required(_CLAIMING.c.deleted_at.is_(None))),
         include_defaults=False,
     )
 )
@@ -142,8 +142,8 @@ def claim_run(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> N
 
 _COMPLETING = (
     sa.update(threads)
-    .where(threads.c.thread_id == _THREAD_ID, threads.c.deleted_at.is_(None), _BOUNDED.c.waiting.is_not(None))
-    .values(last_completion_seq=threads.c.last_completion_seq + _ONE, updated_at=_NOW)
+    .where(threads.c.thread_id == _THREAD_ID, threads.c.deleted_at.is_(None), BOUNDED.c.waiting.is_not(None))
+    .values(last_completion_seq=threads.c.last_completion_seq + _ONE, updated_at=NOW)
     .returning(threads.c.last_completion_seq)
     .cte("thread")
 )
@@ -155,7 +155,7 @@ _COMPLETED = (
         runs.c.completed_at.is_(None),
         _COMPLETING.c.last_completion_seq.is_not(None),
     )
-    .values(completed_at=_NOW, completion_seq=_COMPLETING.c.last_completion_seq)
+    .values(completed_at=NOW, completion_seq=_COMPLETING.c.last_completion_seq)
     .returning(runs.c.completion_seq)
     .cte("run")
 )
@@ -174,7 +174,7 @@ _CREATE = Prepared(
     insert(threads)
     .from_select(
         ["thread_id", "extra", "created_at", "updated_at"],
-        sa.select(_THREAD_ID, _MERGED, _NOW, _NOW).select_from(_BOUNDED),
+        sa.select(_THREAD_ID, _MERGED, NOW, NOW).select_from(BOUNDED),
         include_defaults=False,
     )
     .on_conflict_do_nothing()
@@ -185,15 +185,9 @@ _REPLACE = Prepared(
         threads.c.thread_id == _THREAD_ID,
         threads.c.extra == sa.bindparam("before", type_=sa.Text),
         threads.c.deleted_at.is_(None),
-        _BOUNDED.c.waiting.is_not(None),
+        BOUNDED.c.waiting.is_not(None),
     )
-    .values(extra=_MERGED, updated_at=_NOW)
+    .values(extra=_MERGED, updated_at=NOW)
 )
 
-
-SHORTCUTS: dict[str, Callable[..., None]] = {
-    "append": append,
-    "claim_run": claim_run,
-    "mark_run_complete": mark_run_complete,
-    "save_extra": SavingExtra(_CREATE, _REPLACE, _MOST_BYTES),
-}
+save_extra = SavingExtra(_CREATE, _REPLACE, MOST_BYTES)

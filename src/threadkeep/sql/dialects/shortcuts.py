@@ -22,11 +22,14 @@ _EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD
 
 def require_plain(rows: Sequence[MessageRow], most_rows: int, most_bytes: int) -> None:
     """Raise NoShortcutError if there is much to write, or if the host gave ids or wants to search."""
-    if len(rows) > most_rows or sum(len(row.payload) for row in rows) > most_bytes:
+    if len(rows) > most_rows or sum(len(row.payload) for row in rows) > most_bytes or not is_plain(rows):
         raise NoShortcutError
+
+
+def is_plain(rows: Sequence[MessageRow]) -> bool:
+    """Whether the host has neither given ids nor wants to search."""
     # An id may be that of a summary, which came while the statement waited and is not seen by it.
-    if any(row.is_id_given or row.search_text is not None for row in rows):
-        raise NoShortcutError
+    return not any(row.is_id_given or row.search_text is not None for row in rows)
 
 
 def run_ids_of(rows: Sequence[MessageRow]) -> list[str]:
