@@ -26,9 +26,9 @@ class PostgreSQLHooks(Hooks):
     insert = staticmethod(postgresql.insert)
     shortcuts: ClassVar = {
         "append": Shortcut(postgresql_shortcuts.append, together=postgresql_groups.append_each),
-        "claim_run": Shortcut(postgresql_shortcuts.claim_run),
-        "mark_run_complete": Shortcut(postgresql_shortcuts.mark_run_complete),
-        "save_extra": Shortcut(postgresql_shortcuts.save_extra),
+        "claim_run": Shortcut(postgresql_shortcuts.claim_run, together=postgresql_groups.claim_each),
+        "mark_run_complete": Shortcut(postgresql_shortcuts.mark_run_complete, together=postgresql_groups.complete_each),
+        "save_extra": Shortcut(postgresql_shortcuts.save_extra, together=postgresql_groups.save_each),
     }
     error_aborts = True
     failures: ClassVar = {

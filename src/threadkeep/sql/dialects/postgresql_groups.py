@@ -1,13 +1,16 @@
-"""Appends of several callers in one statement of PostgreSQL.
+"""The writes of every turn, for several callers in one statement of PostgreSQL.
 
-It takes the threads that it can lock at once, and leaves the others: those that somebody else has locked, that are not
-there yet, or whose messages the operation would refuse. Each of their callers tries alone, waits, and is told why.
+A group takes the threads that it can lock at once, and leaves the others: those that somebody else has locked, that are
+not there yet, or for which the operation would refuse. Each of their callers tries alone, waits, and is told why.
+
+What a statement sees was there when it began, and what it locks is as it is now. So where it relies on rows that the
+lock protects, it compares the thread's counter both ways.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,74 +18,85 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
 from threadkeep.records import MessageRow
-from threadkeep.sql.dialects.postgresql_shortcuts import BOUNDED, MOST_BYTES, MOST_ROWS, NOW, TYPES, ListOf
-from threadkeep.sql.dialects.shortcuts import COLUMNS, is_plain
+from threadkeep.sql.dialects.postgresql_shortcuts import MOST_BYTES, MOST_ROWS, NOW, TYPES, ListOf
+from threadkeep.sql.dialects.shortcuts import COLUMNS, is_plain, merged_or_none
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
 
-_GIVEN_TYPES: dict[str, Any] = {"place": sa.BigInteger, **TYPES}
-_GIVEN_COLUMNS = ("thread_id", "place", *COLUMNS)
-_UNNESTED = (
-    sa.func.unnest(*(sa.bindparam(name, type_=ListOf(_GIVEN_TYPES.get(name, sa.Text))) for name in _GIVEN_COLUMNS))
-    .table_valued(*_GIVEN_COLUMNS)
-    .render_derived()
-)
-_GIVEN = sa.select(*_UNNESTED.c).cte("given")
-_ASKED = sa.select(_GIVEN.c.thread_id, sa.func.count().label("count")).group_by(_GIVEN.c.thread_id).cte("asked")
+_TYPES: dict[str, Any] = {"place": sa.BigInteger, **TYPES}
 
-# As it is now, whatever this statement sees of it elsewhere.
-_LOCKED = (
-    sa.select(threads.c.last_completion_seq)
-    .where(threads.c.thread_id == _ASKED.c.thread_id, threads.c.deleted_at.is_(None))
-    .with_for_update(skip_locked=True)
-    .lateral("locked")
-)
-_SEEN = threads.alias("seen")
-_SEEN_COMPLETION_SEQ = (
-    sa.select(_SEEN.c.last_completion_seq).where(_SEEN.c.thread_id == _ASKED.c.thread_id).scalar_subquery()
-)
+
+def _given(*columns: str) -> sa.CTE:
+    """What the calls brought, column by column."""
+    lists = (sa.bindparam(name, type_=ListOf(_TYPES.get(name, sa.Text))) for name in columns)
+    unnested = sa.func.unnest(*lists).table_valued(*columns).render_derived()
+    return sa.select(*unnested.c).cte("given")
+
+
+def _locked(asked: sa.CTE, column: sa.Column[Any]) -> sa.FromClause:
+    """The thread's row, if it can be locked now and was not deleted softly."""
+    return (
+        sa.select(column)
+        .where(threads.c.thread_id == asked.c.thread_id, threads.c.deleted_at.is_(None))
+        .with_for_update(skip_locked=True)
+        .lateral("locked")
+    )
+
+
+def _free(asked: sa.CTE, locked: sa.FromClause, *conditions: Any) -> sa.CTE:
+    """Those of the asked whose thread this statement has locked, and that meet the conditions."""
+    return sa.select(*asked.c).select_from(asked.join(locked, sa.true())).where(*conditions).cte("free")
+
+
+def _nothing_completed_since(asked: sa.CTE, locked: sa.FromClause) -> Any:
+    """The runs are seen as they were when the statement began. None of them has been completed since."""
+    seen = threads.alias("seen")
+    counter = sa.select(seen.c.last_completion_seq).where(seen.c.thread_id == asked.c.thread_id).scalar_subquery()
+    return locked.c.last_completion_seq == counter
+
+
+def _updated(table: sa.Table, row: Mapping[str, Any], source: Any, changes: Mapping[str, Any]) -> Any:
+    """An upsert that only ever updates: it finds each row by its key, whatever the server knows of the table's size."""
+    upsert = insert(table).from_select([*row], sa.select(*row.values()).select_from(source), include_defaults=False)
+    return upsert.on_conflict_do_update(index_elements=[*table.primary_key], set_=changes)
+
+
+def _thread(source: Any, last_seq: Any = None) -> dict[str, Any]:
+    """A row for such an upsert."""
+    row = {"thread_id": source.c.thread_id, "extra": sa.literal_column("'{}'"), "created_at": NOW, "updated_at": NOW}
+    return row if last_seq is None else {**row, "last_seq": last_seq}
+
+
+# ---- append ---------------------------------------------------------------------------------------------
+
+_GIVEN = _given("thread_id", "place", *COLUMNS)
+_ASKED = sa.select(_GIVEN.c.thread_id, sa.func.count().label("count")).group_by(_GIVEN.c.thread_id).cte("asked")
+_LOCKED = _locked(_ASKED, threads.c.last_completion_seq)
 _IS_COMPLETE = sa.exists().where(
     _GIVEN.c.thread_id == _ASKED.c.thread_id,
     runs.c.thread_id == _GIVEN.c.thread_id,
     runs.c.run_id == _GIVEN.c.run_id,
     runs.c.completed_at.is_not(None),
 )
-_FREE = (
-    sa.select(_ASKED.c.thread_id, _ASKED.c.count)
-    .select_from(_ASKED.join(_LOCKED, sa.true()))
-    .where(
-        sa.select(BOUNDED.c.waiting).scalar_subquery().is_not(None),
-        # The runs are seen as they were when the statement began. None has been completed since.
-        _LOCKED.c.last_completion_seq == _SEEN_COMPLETION_SEQ,
-        ~_IS_COMPLETE,
-    )
-    .cte("free")
-)
-_ROWS_TAKEN = insert(threads).from_select(
-    ["thread_id", "extra", "last_seq", "created_at", "updated_at"],
-    sa.select(_FREE.c.thread_id, sa.literal_column("'{}'"), _FREE.c.count, NOW, NOW),
-    include_defaults=False,
-)
-# An upsert that only ever updates: it finds each row by its key, whatever the server knows of the table's size.
+_FREE = _free(_ASKED, _LOCKED, _nothing_completed_since(_ASKED, _LOCKED), ~_IS_COMPLETE)
+_EXCLUDED_SEQ = sa.literal_column("excluded.last_seq", sa.BigInteger)
 _TAKEN = (
-    _ROWS_TAKEN.on_conflict_do_update(
-        index_elements=[threads.c.thread_id],
-        set_={"last_seq": threads.c.last_seq + _ROWS_TAKEN.excluded.last_seq, "updated_at": NOW},
+    _updated(
+        threads,
+        _thread(_FREE, last_seq=_FREE.c.count),
+        _FREE,
+        {"last_seq": threads.c.last_seq + _EXCLUDED_SEQ, "updated_at": NOW},
     )
     .returning(threads.c.thread_id, threads.c.last_seq)
     .cte("taken")
 )
 _VALUES = {**{name: _GIVEN.c[name] for name in COLUMNS}, "metadata": sa.cast(_GIVEN.c.metadata, JSONB)}
+_SEQ = _TAKEN.c.last_seq - _FREE.c.count + _GIVEN.c.place
 _APPEND_EACH = Prepared(
     insert(messages)
     .from_select(
         ["thread_id", "seq", "created_at", *COLUMNS],
-        sa.select(
-            _GIVEN.c.thread_id,
-            _TAKEN.c.last_seq - _FREE.c.count + _GIVEN.c.place,
-            NOW,
-            *(_VALUES[name] for name in COLUMNS),
-        ).select_from(
+        sa.select(_GIVEN.c.thread_id, _SEQ, NOW, *(_VALUES[name] for name in COLUMNS)).select_from(
             _GIVEN.join(_TAKEN, _TAKEN.c.thread_id == _GIVEN.c.thread_id).join(
                 _FREE, _FREE.c.thread_id == _GIVEN.c.thread_id
             )
@@ -94,9 +108,9 @@ _APPEND_EACH = Prepared(
 
 
 def append_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, Sequence[MessageRow]]]) -> set[int]:
-    """Make those of the calls that can be made now, and say which. Two on the same thread are made both, or neither."""
-    chosen = _chosen(calls)
-    given: dict[str, list[Any]] = {name: [] for name in _GIVEN_COLUMNS}
+    """`messages.append` for those that can be made now. Two on the same thread are made both, or neither."""
+    chosen = _that_fit(calls)
+    given: dict[str, list[Any]] = {name: [] for name in _GIVEN.c.keys()}  # noqa: SIM118 - no dict
     places: Counter[str] = Counter()
     for number in chosen:
         thread_id, rows = calls[number]
@@ -106,12 +120,12 @@ def append_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, Sequ
             given["place"].append(places[thread_id])
             for name in COLUMNS:
                 given[name].append(getattr(row, name))
-    made = {thread_id for (thread_id,) in _APPEND_EACH.rows(conn, {**given, "limit": limit, "now": rules.utc_now()})}
+    made = _threads_of(_APPEND_EACH, conn, given)
     return {number for number in chosen if calls[number][0] in made}
 
 
-def _chosen(calls: Sequence[tuple[str, Sequence[MessageRow]]]) -> list[int]:
-    """As many as fit into one statement."""
+def _that_fit(calls: Sequence[tuple[str, Sequence[MessageRow]]]) -> list[int]:
+    """As many as one statement may carry."""
     chosen, count, size = [], 0, 0
     for number, (_, rows) in enumerate(calls):
         its_size = sum(len(row.payload) for row in rows)
@@ -120,3 +134,120 @@ def _chosen(calls: Sequence[tuple[str, Sequence[MessageRow]]]) -> list[int]:
             count += len(rows)
             size += its_size
     return chosen
+
+
+# ---- runs -----------------------------------------------------------------------------------------------
+
+_CLAIMS = _given("thread_id", "run_id")
+_CLAIMABLE = _free(_CLAIMS, _locked(_CLAIMS, threads.c.thread_id))
+_CLAIMED = (
+    insert(runs)
+    .from_select(
+        ["thread_id", "run_id", "claimed_at"],
+        sa.select(_CLAIMABLE.c.thread_id, _CLAIMABLE.c.run_id, NOW),
+        include_defaults=False,
+    )
+    .on_conflict_do_nothing()
+    .returning(runs.c.thread_id)
+    .cte("claimed")
+)
+_CLAIM_EACH = Prepared(
+    _updated(threads, _thread(_CLAIMED), _CLAIMED, {"updated_at": NOW}).returning(threads.c.thread_id)
+)
+
+
+def claim_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str]]) -> set[int]:
+    """`runs.claim_run` for those that can be made now."""
+    return _of_runs(_CLAIM_EACH, conn, calls)
+
+
+_COMPLETIONS = _given("thread_id", "run_id")
+_COMPLETING = _locked(_COMPLETIONS, threads.c.last_completion_seq)
+_IS_OPEN = sa.exists().where(
+    runs.c.thread_id == _COMPLETIONS.c.thread_id,
+    runs.c.run_id == _COMPLETIONS.c.run_id,
+    runs.c.completed_at.is_(None),
+)
+_COMPLETABLE = _free(_COMPLETIONS, _COMPLETING, _nothing_completed_since(_COMPLETIONS, _COMPLETING), _IS_OPEN)
+_COUNTED = (
+    _updated(
+        threads,
+        _thread(_COMPLETABLE),
+        _COMPLETABLE,
+        {"last_completion_seq": threads.c.last_completion_seq + 1, "updated_at": NOW},
+    )
+    .returning(threads.c.thread_id, threads.c.last_completion_seq)
+    .cte("counted")
+)
+_COMPLETE_EACH = Prepared(
+    _updated(
+        runs,
+        {
+            "thread_id": _COMPLETABLE.c.thread_id,
+            "run_id": _COMPLETABLE.c.run_id,
+            "claimed_at": NOW,
+            "completed_at": NOW,
+            "completion_seq": _COUNTED.c.last_completion_seq,
+        },
+        _COMPLETABLE.join(_COUNTED, _COUNTED.c.thread_id == _COMPLETABLE.c.thread_id),
+        {"completed_at": NOW, "completion_seq": sa.literal_column("excluded.completion_seq", sa.BigInteger)},
+    ).returning(runs.c.thread_id)
+)
+
+
+def complete_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str]]) -> set[int]:
+    """`runs.mark_run_complete` for those that can be made now."""
+    return _of_runs(_COMPLETE_EACH, conn, calls)
+
+
+def _of_runs(statement: Prepared, conn: sa.Connection, calls: Sequence[tuple[str, str]]) -> set[int]:
+    chosen = _first_of_each_thread(calls)
+    given = {"thread_id": [*chosen], "run_id": [calls[number][1] for number in chosen.values()]}
+    return {chosen[thread_id] for thread_id in _threads_of(statement, conn, given)}
+
+
+def _first_of_each_thread(calls: Sequence[tuple[Any, ...]]) -> dict[str, int]:
+    """The number of its call, for each thread. A statement changes a row once."""
+    return {thread_id: number for number, (thread_id, *_) in reversed([*enumerate(calls)])}
+
+
+# ---- extra ----------------------------------------------------------------------------------------------
+
+_EXTRAS = Prepared(
+    sa.select(threads.c.thread_id, threads.c.extra).where(
+        threads.c.thread_id == sa.any_(sa.bindparam("thread_id", type_=ListOf(sa.Text)))
+    )
+)
+_CHANGES = _given("thread_id", "before", "merged")
+_CHANGING = _locked(_CHANGES, threads.c.extra)
+_UNCHANGED = _free(_CHANGES, _CHANGING, _CHANGING.c.extra == _CHANGES.c.before)
+_REPLACE_EACH = Prepared(
+    _updated(
+        threads,
+        {**_thread(_UNCHANGED), "extra": _UNCHANGED.c.merged},
+        _UNCHANGED,
+        {"extra": sa.literal_column("excluded.extra", sa.Text), "updated_at": NOW},
+    ).returning(threads.c.thread_id)
+)
+
+
+def save_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str, int]]) -> set[int]:
+    """`extras.save_extra` for those that can be made now."""
+    chosen = _first_of_each_thread(calls)
+    given: dict[str, list[str]] = {"thread_id": [], "before": [], "merged": []}
+    size = 0
+    for thread_id, before in _EXTRAS.rows(conn, {"thread_id": [*chosen]}):
+        _, changes, max_bytes = calls[chosen[thread_id]]
+        merged = merged_or_none(thread_id, before, changes, max_bytes)
+        if merged is not None and size + len(before) + len(merged) <= MOST_BYTES:
+            size += len(before) + len(merged)
+            for name, value in (("thread_id", thread_id), ("before", before), ("merged", merged)):
+                given[name].append(value)
+    return {chosen[thread_id] for thread_id in _threads_of(_REPLACE_EACH, conn, given)}
+
+
+def _threads_of(statement: Prepared, conn: sa.Connection, given: Mapping[str, list[Any]]) -> set[str]:
+    """The threads in which the statement has done what was asked."""
+    if not given["thread_id"]:
+        return set()
+    return {thread_id for (thread_id,) in statement.rows(conn, {**given, "now": rules.utc_now()})}

@@ -43,7 +43,7 @@ _LIMIT = sa.bindparam("limit", type_=sa.Text)
 _ZERO, _ONE = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
 
 # It holds for this statement alone, and from here on: the server looks at it when there is a lock to wait for.
-BOUNDED = sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), _LIMIT, sa.true()).label("waiting")).cte(
+_BOUNDED = sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), _LIMIT, sa.true()).label("waiting")).cte(
     "bounded"
 )
 
@@ -56,7 +56,7 @@ def _required(condition: Any) -> sa.ColumnElement[bool]:
 def _taking(count: Any) -> Any:
     """The upsert that creates the thread, locks it, and takes its next seqs."""
     columns = ("thread_id", "extra", "last_seq", "created_at", "updated_at")
-    row = sa.select(_THREAD_ID, sa.literal_column("'{}'"), count, NOW, NOW).select_from(BOUNDED)
+    row = sa.select(_THREAD_ID, sa.literal_column("'{}'"), count, NOW, NOW).select_from(_BOUNDED)
     upsert = insert(threads).from_select([*columns], row, include_defaults=False)
     return upsert.on_conflict_do_update(
         index_elements=[threads.c.thread_id], set_={"last_seq": threads.c.last_seq + count, "updated_at": NOW}
@@ -142,7 +142,7 @@ def claim_run(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> N
 
 _COMPLETING = (
     sa.update(threads)
-    .where(threads.c.thread_id == _THREAD_ID, threads.c.deleted_at.is_(None), BOUNDED.c.waiting.is_not(None))
+    .where(threads.c.thread_id == _THREAD_ID, threads.c.deleted_at.is_(None), _BOUNDED.c.waiting.is_not(None))
     .values(last_completion_seq=threads.c.last_completion_seq + _ONE, updated_at=NOW)
     .returning(threads.c.last_completion_seq)
     .cte("thread")
@@ -174,7 +174,7 @@ _CREATE = Prepared(
     insert(threads)
     .from_select(
         ["thread_id", "extra", "created_at", "updated_at"],
-        sa.select(_THREAD_ID, _MERGED, NOW, NOW).select_from(BOUNDED),
+        sa.select(_THREAD_ID, _MERGED, NOW, NOW).select_from(_BOUNDED),
         include_defaults=False,
     )
     .on_conflict_do_nothing()
@@ -185,7 +185,7 @@ _REPLACE = Prepared(
         threads.c.thread_id == _THREAD_ID,
         threads.c.extra == sa.bindparam("before", type_=sa.Text),
         threads.c.deleted_at.is_(None),
-        BOUNDED.c.waiting.is_not(None),
+        _BOUNDED.c.waiting.is_not(None),
     )
     .values(extra=_MERGED, updated_at=NOW)
 )

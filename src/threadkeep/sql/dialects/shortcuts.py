@@ -37,6 +37,14 @@ def run_ids_of(rows: Sequence[MessageRow]) -> list[str]:
     return [*{row.run_id for row in rows if row.run_id is not None}]
 
 
+def merged_or_none(thread_id: str, before: str, changes: str, max_bytes: int) -> str | None:
+    """The thread's extra with the changes, or None where the operation will say what is wrong with it."""
+    try:
+        return rules.merged_extra(thread_id, before, changes, max_bytes)
+    except CheckpointerError:
+        return None
+
+
 class SavingExtra:
     """`extras.save_extra`: read, merge, and write if nobody has written meanwhile.
 
@@ -52,10 +60,9 @@ class SavingExtra:
     def __call__(self, conn: sa.Connection, limit: str, thread_id: str, changes: str, max_bytes: int) -> None:
         row = _EXTRA.row(conn, {"thread": thread_id})
         before = row[0] if row else "{}"
-        try:
-            merged = rules.merged_extra(thread_id, before, changes, max_bytes)
-        except CheckpointerError:
-            raise NoShortcutError from None
+        merged = merged_or_none(thread_id, before, changes, max_bytes)
+        if merged is None:
+            raise NoShortcutError
         if len(before) + len(merged) > self._most_bytes:
             raise NoShortcutError  # both travel in one message
         values = {"limit": limit, "thread": thread_id, "merged": merged, "now": rules.utc_now()}
