@@ -117,7 +117,8 @@ async def sessions_of(backend: Backend) -> AsyncIterator[Sessions]:
 @pytest.mark.parametrize("first", ["read", "write", "transaction"])
 async def test_connections_that_died_idle_are_replaced(on_server: Backend, first: str) -> None:
     async with on_server.opened() as cp, sessions_of(on_server) as sessions:
-        await asyncio.gather(*(cp.append("thread", [said("before")]) for _ in range(10)))  # the whole pool
+        await cp.append("thread", [said("before")] * 10)
+        await asyncio.gather(*(cp.load("thread") for _ in range(10)))  # the whole pool
         idle = await sessions.ids()
         assert len(idle) > 3  # as many as are tried one after another
         for session in idle:

@@ -87,9 +87,19 @@ class Prepared:
         return compiled
 
 
-def execute_text(conn: sa.Connection, sql: str) -> None:
-    """Execute what has no parameters, on an engine of our own."""
-    _on_cursor(conn, sql, lambda cursor: cursor.execute(sql))
+def execute_texts(conn: sa.Connection, statements: Sequence[str]) -> list[Sequence[Any]]:
+    """Execute statements that have no parameters in one message, on an engine of our own. What each has found."""
+
+    def execute(cursor: Any) -> list[Sequence[Any]]:
+        cursor.execute(sql)
+        found: list[Sequence[Any]] = [cursor.fetchall()]
+        for _ in statements[1:]:
+            cursor.nextset()  # raises what its statement raised
+            found.append(cursor.fetchall())
+        return found
+
+    sql = "; ".join(statements)
+    return _on_cursor(conn, sql, execute)
 
 
 class Script:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
-from threadkeep.sql.dialects import mysql_rows, mysql_shortcuts
+from threadkeep.sql.dialects import mysql_groups, mysql_rows, mysql_shortcuts
 from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
 from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, UPSERT
 from threadkeep.sql.parameters import NOW, THREAD
@@ -46,7 +46,7 @@ class MySQLHooks(Hooks):
 
     insert = staticmethod(mysql.insert)
     shortcuts: ClassVar = {
-        "append": Shortcut(mysql_shortcuts.append),
+        "append": Shortcut(mysql_shortcuts.append, together=mysql_groups.append_each),
         "claim_run": Shortcut(mysql_shortcuts.claim_run),
         "mark_run_complete": Shortcut(mysql_shortcuts.mark_run_complete),
         "save_extra": Shortcut(mysql_shortcuts.save_extra),

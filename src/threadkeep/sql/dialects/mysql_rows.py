@@ -1,4 +1,4 @@
-"""Many rows in few statements, for MySQL and MariaDB.
+"""Statements with their values in them, for MySQL and MariaDB: many rows in few of them.
 
 Their driver escapes every value character by character, which takes as long as the server takes to store it. As a
 hexadecimal literal a value is written by one fast call, and nothing in it can end the literal, whatever the SQL mode.
@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from threadkeep.sql.prepared import Prepared, Values, execute_text
+from threadkeep.sql.prepared import Prepared, Values, execute_texts
 
 _STATEMENT_LENGTH = 1_000_000
 """Far below the smallest packet a server takes by default. A row that is longer goes alone."""
@@ -19,11 +19,23 @@ _STATEMENT_LENGTH = 1_000_000
 
 def insert_rows(conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
     """Insert the rows, on an engine of our own."""
-    compiled = insert.compiled(conn.dialect)
+    for statement in inserting(insert, conn.dialect, rows):
+        execute_texts(conn, [statement])
+
+
+def inserting(insert: Prepared, dialect: sa.Dialect, rows: Sequence[Values]) -> Iterator[str]:
+    """Statements that insert the rows."""
+    compiled = insert.compiled(dialect)
     head, found, _ = compiled.sql.partition("VALUES")
     assert found
     for some in _joined(f"({','.join(map(_literal, row))})" for row in compiled.bound_each(rows)):
-        execute_text(conn, f"{head} VALUES {some}")
+        yield f"{head} VALUES {some}"
+
+
+def said(statement: Prepared, dialect: sa.Dialect, values: Values) -> str:
+    """The statement with these values in it."""
+    compiled = statement.compiled(dialect)
+    return compiled.sql % tuple(map(_literal, compiled.bound(values)))  # the driver, too, fills in its text like this
 
 
 def _joined(rows: Iterable[str]) -> Iterator[str]:

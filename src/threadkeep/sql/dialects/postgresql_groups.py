@@ -17,9 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
-from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.postgresql_shortcuts import MOST_BYTES, MOST_ROWS, NOW, TYPES, ListOf
-from threadkeep.sql.dialects.shortcuts import COLUMNS, is_plain, merged_or_none
+from threadkeep.sql.dialects.shortcuts import COLUMNS, AppendCall, merged_or_none, that_fit
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
 
@@ -107,9 +106,9 @@ _APPEND_EACH = Prepared(
 )
 
 
-def append_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, Sequence[MessageRow]]]) -> set[int]:
+def append_each(conn: sa.Connection, limit: str, calls: Sequence[AppendCall]) -> set[int]:
     """`messages.append` for those that can be made now. Two on the same thread are made both, or neither."""
-    chosen = _that_fit(calls)
+    chosen = that_fit(calls, MOST_ROWS, MOST_BYTES)
     given: dict[str, list[Any]] = {name: [] for name in _GIVEN.c.keys()}  # noqa: SIM118 - no dict
     places: Counter[str] = Counter()
     for number in chosen:
@@ -122,18 +121,6 @@ def append_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, Sequ
                 given[name].append(getattr(row, name))
     made = _threads_of(_APPEND_EACH, conn, given)
     return {number for number in chosen if calls[number][0] in made}
-
-
-def _that_fit(calls: Sequence[tuple[str, Sequence[MessageRow]]]) -> list[int]:
-    """As many as one statement may carry."""
-    chosen, count, size = [], 0, 0
-    for number, (_, rows) in enumerate(calls):
-        its_size = sum(len(row.payload) for row in rows)
-        if is_plain(rows) and count + len(rows) <= MOST_ROWS and size + its_size <= MOST_BYTES:
-            chosen.append(number)
-            count += len(rows)
-            size += its_size
-    return chosen
 
 
 # ---- runs -----------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from threadkeep.sql.tables import threads
 COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
 """Of a message's row, those that its `MessageRow` has."""
 
+AppendCall = tuple[str, Sequence[MessageRow]]
+"""The thread and its messages."""
+
 _EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD))
 
 
@@ -30,6 +33,18 @@ def is_plain(rows: Sequence[MessageRow]) -> bool:
     """Whether the host has neither given ids nor wants to search."""
     # An id may be that of a summary, which came while the statement waited and is not seen by it.
     return not any(row.is_id_given or row.search_text is not None for row in rows)
+
+
+def that_fit(calls: Sequence[AppendCall], most_rows: int, most_bytes: int) -> list[int]:
+    """The numbers of those appends that are plain, and that are not too much together."""
+    chosen, count, size = [], 0, 0
+    for number, (_, rows) in enumerate(calls):
+        its_size = sum(len(row.payload) for row in rows)
+        if is_plain(rows) and count + len(rows) <= most_rows and size + its_size <= most_bytes:
+            chosen.append(number)
+            count += len(rows)
+            size += its_size
+    return chosen
 
 
 def run_ids_of(rows: Sequence[MessageRow]) -> list[str]:
