@@ -6,7 +6,7 @@ tests here do the same twice: by a shortcut, and by the operation, which a `tran
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,37 +15,36 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.connectors.asyncio import AsyncAdapt_dbapi_cursor
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_cursor
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from backends import BACKENDS, CLASSES, Backend
 from racing import SIZE
-from servers import PROCESSES
+from sql.sessions import LONG, OUR_OWN_POOLS, Server
+from sql.turn_writes import (
+    OTHERS,
+    SMALL,
+    TURN,
+    Write,
+    absent,
+    alive,
+    by_operation,
+    outcome_of,
+    put_away,
+    said,
+    state,
+)
 from threadkeep import (
     CheckpointerLockTimeoutError,
     OutcomeUnknownError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunNotClaimedError,
-    TextContent,
     ThreadDeletedError,
-    UserMessage,
 )
 from threadkeep.sql import tables
 from threadkeep.sql.database import AtOnce, Database
 
-ON_A_SERVER = ["postgresql", "mysql", "mariadb"]
-LONG = 30.0
-"""Seconds that a write here waits for a lock it will get."""
 
-Write = Callable[[Any, str], Awaitable[Any]]
-"""Takes a checkpointer, or a transaction of it, and a thread's id."""
-
-
-def said(text: str, run_id: str | None = None, /, **metadata: Any) -> UserMessage:
-    return UserMessage(content=[TextContent(text=text)], run_id=run_id, metadata=metadata)
-
-
-@pytest.fixture(params=ON_A_SERVER)
+@pytest.fixture(params=OUR_OWN_POOLS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     async with BACKENDS[request.param](tmp_path) as backend:
         yield backend
@@ -82,146 +81,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for cursor in (AsyncAdapt_dbapi_cursor, AsyncAdapt_asyncpg_cursor):
         monkeypatch.setattr(cursor, "execute", listening(cursor.execute))
     return messages
-
-
-# ---- threads, and what is to be seen of them --------------------------------------------------------------
-
-
-async def alive(cp: Any, thread_id: str) -> None:
-    """A thread with one run that is complete and one that is open."""
-    for run_id in ("done", "open"):
-        await cp.claim_run(thread_id, run_id)
-        await cp.append(thread_id, [said(run_id, run_id)])
-    await cp.mark_run_complete(thread_id, "done")
-    await cp.save_extra(thread_id, {"a": 1})
-
-
-async def put_away(cp: Any, thread_id: str) -> None:
-    await alive(cp, thread_id)
-    await cp.threads.soft_delete(thread_id)
-
-
-async def absent(cp: Any, thread_id: str) -> None:
-    """No thread at all."""
-
-
-async def state(cp: Any, thread_id: str) -> Any:
-    """All that the four writes may change. No seq or completion_seq may be missing."""
-    record, data = await cp.threads.get(thread_id), await cp.load(thread_id)
-    runs = await cp.runs.list(thread_id)
-    if record is None:
-        assert (data, runs) == (None, [])
-        return None
-    log = await cp.messages.list(thread_id)
-    assert [entry.seq for entry in log] == list(range(1, record.last_seq + 1))
-    completed = sorted(run.completion_seq for run in runs if run.completed_at is not None)
-    assert completed == list(range(1, record.last_completion_seq + 1))
-    return (
-        [(entry.run_id, entry.message) for entry in log],
-        sorted((run.run_id, run.completion_seq) for run in runs),
-        data.extra,
-        record.deleted_at is not None,
-    )
-
-
-async def outcome_of(writing: Awaitable[Any], thread_id: str) -> Any:
-    """What came of it, in words that do not depend on the thread."""
-    try:
-        return await writing
-    except Exception as error:
-        return type(error), str(error).replace(thread_id, "…")
-
-
-async def by_operation(cp: Any, write: Write, thread_id: str) -> Any:
-    async with cp.transaction() as tx:
-        return await write(tx, thread_id)
-
-
-TURN: dict[str, Write] = {
-    "claim_run": lambda cp, thread: cp.claim_run(thread, "new"),
-    "append": lambda cp, thread: cp.append(thread, [said("1", "open"), said("2")]),
-    "save_extra": lambda cp, thread: cp.save_extra(thread, {"b": 2}),
-    "mark_run_complete": lambda cp, thread: cp.mark_run_complete(thread, "open"),
-}
-"""Each in the ordinary case, on a thread that is alive."""
-
-OTHERS: dict[str, Write] = {
-    "claim a run that is open": lambda cp, thread: cp.claim_run(thread, "open"),
-    "claim a run that is complete": lambda cp, thread: cp.claim_run(thread, "done"),
-    "append one": lambda cp, thread: cp.append(thread, [said("1", "open")]),
-    "append one without a run": lambda cp, thread: cp.append(thread, [said("1")]),
-    "append to a run that nobody claimed": lambda cp, thread: cp.append(thread, [said("1", "new")]),
-    "append to a run that is complete": lambda cp, thread: cp.append(thread, [said("1", "done")]),
-    "append to several": lambda cp, thread: cp.append(thread, [said("1", "open"), said("2", "new")]),
-    "append to several, one complete": lambda cp, thread: cp.append(thread, [said("1", "open"), said("2", "done")]),
-    "save what is there": lambda cp, thread: cp.save_extra(thread, {"a": 1}),
-    "save nothing": lambda cp, thread: cp.save_extra(thread, {}),
-    "save too much": lambda cp, thread: cp.save_extra(thread, {"b": "x" * 995}),
-    "complete a run that is complete": lambda cp, thread: cp.mark_run_complete(thread, "done"),
-    "complete a run that nobody claimed": lambda cp, thread: cp.mark_run_complete(thread, "new"),
-}
-SMALL = 1005
-"""The largest extra, for "save too much": it is, together with what is there already."""
-
-
-# ---- the server, seen from a session of its own -----------------------------------------------------------
-
-
-class Server:
-    """What its sessions do in this database."""
-
-    def __init__(self, looking: AsyncConnection) -> None:
-        self._looking = looking
-        self.on_postgresql = looking.dialect.name == "postgresql"
-        is_mariadb = getattr(looking.dialect, "is_mariadb", False)
-        self._processes = PROCESSES["mariadb" if is_mariadb else "mysql"]
-
-    async def _sessions(self, condition_there: str, condition_elsewhere: str) -> set[int]:
-        if self.on_postgresql:
-            sessions = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            return await self._ids(f"{sessions} AND {condition_there}")
-        sessions = f"SELECT id FROM {self._processes} WHERE db = database() AND id <> connection_id()"
-        return await self._ids(f"{sessions} AND {condition_elsewhere}")
-
-    async def _ids(self, statement: str) -> set[int]:
-        return set((await self._looking.execute(sa.text(statement))).scalars())
-
-    async def all(self) -> set[int]:
-        return await self._sessions("true", "true")
-
-    async def busy(self) -> set[int]:
-        """Those that execute something, or wait."""
-        return await self._sessions("state <> 'idle'", "command <> 'Sleep'")
-
-    async def until_waiting(self, count: int) -> set[int]:
-        """The sessions that wait for a lock, once there are so many. MySQL's are those that are busy for long."""
-        before: set[int] = set()
-        async with asyncio.timeout(LONG):
-            while True:
-                now = await self._sessions("wait_event_type = 'Lock'", "command = 'Query'")
-                if len(waiting := now if self.on_postgresql else now & before) >= count:
-                    return waiting
-                before = now
-                await asyncio.sleep(0.02 if self.on_postgresql else 0.2)
-
-    async def until_quiet(self) -> None:
-        """Nothing that was sent is still to be executed."""
-        async with asyncio.timeout(LONG):
-            while await self.busy():
-                await asyncio.sleep(0.02)
-
-    async def kill(self, session: int) -> None:
-        statement = f"SELECT pg_terminate_backend({session})" if self.on_postgresql else f"KILL {session}"
-        await self._looking.execute(sa.text(statement))
-
-
-@pytest.fixture
-async def server(backend: Backend) -> AsyncIterator[Server]:
-    assert backend.engine is not None
-    engine = create_async_engine(backend.engine.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
-    async with engine.connect() as looking:
-        yield Server(looking)
-    await engine.dispose()
 
 
 # ---- when they are taken ----------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ def _move_on(count: int) -> Prepared:
 def append_each(conn: sa.Connection, limit: str, calls: Sequence[AppendCall]) -> set[int]:
     """`messages.append` for those that can be made now. Two on the same thread are made both, or neither."""
     chosen = that_fit(calls, _MOST_ROWS, _MOST_BYTES)
+    if not chosen:
+        return set()
     rows_of: dict[str, list[MessageRow]] = {}
     for number in chosen:
         thread_id, rows = calls[number]

@@ -1,0 +1,79 @@
+"""A server, seen from a session of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from servers import PROCESSES
+
+OUR_OWN_POOLS = ["postgresql", "mysql", "mariadb"]
+"""Where shortcuts are taken."""
+LONG = 30.0
+"""Seconds that a write waits for a lock it will get."""
+
+
+class Server:
+    """What its sessions do in this database."""
+
+    def __init__(self, looking: AsyncConnection) -> None:
+        """`looking` is in autocommit mode."""
+        self._looking = looking
+        self.on_postgresql = looking.dialect.name == "postgresql"
+        is_mariadb = getattr(looking.dialect, "is_mariadb", False)
+        self._processes = PROCESSES["mariadb" if is_mariadb else "mysql"]
+
+    async def _sessions(self, condition_there: str, condition_elsewhere: str) -> set[int]:
+        if self.on_postgresql:
+            sessions = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            return await self._ids(f"{sessions} AND {condition_there}")
+        sessions = f"SELECT id FROM {self._processes} WHERE db = database() AND id <> connection_id()"
+        return await self._ids(f"{sessions} AND {condition_elsewhere}")
+
+    async def _ids(self, statement: str) -> set[int]:
+        return set((await self._looking.execute(sa.text(statement))).scalars())
+
+    async def all(self) -> set[int]:
+        return await self._sessions("true", "true")
+
+    async def busy(self) -> set[int]:
+        """Those that execute something, or wait."""
+        return await self._sessions("state <> 'idle'", "command <> 'Sleep'")
+
+    async def until_waiting(self, count: int) -> set[int]:
+        """The sessions that wait for a lock, once there are so many. MySQL's are those that are busy for long."""
+        before: set[int] = set()
+        async with asyncio.timeout(LONG):
+            while True:
+                now = await self._sessions("wait_event_type = 'Lock'", "command = 'Query'")
+                if len(waiting := now if self.on_postgresql else now & before) >= count:
+                    return waiting
+                before = now
+                await asyncio.sleep(0.02 if self.on_postgresql else 0.2)
+
+    async def until_quiet(self) -> None:
+        """Nothing that was sent is still to be executed."""
+        async with asyncio.timeout(LONG):
+            while await self.busy():
+                await asyncio.sleep(0.02)
+
+    async def kill(self, session: int) -> None:
+        statement = f"SELECT pg_terminate_backend({session})" if self.on_postgresql else f"KILL {session}"
+        await self._looking.execute(sa.text(statement))
+
+    @asynccontextmanager
+    async def messages_locked(self) -> AsyncIterator[int]:
+        """Nobody can write a message meanwhile, or read one. The session that has the lock."""
+        own_id, lock, unlock = (
+            ("pg_backend_pid()", "BEGIN; LOCK TABLE cubepi_messages IN ACCESS EXCLUSIVE MODE", "COMMIT")
+            if self.on_postgresql
+            else ("connection_id()", "LOCK TABLES cubepi_messages WRITE", "UNLOCK TABLES")
+        )
+        async with self._looking.engine.connect() as locking:
+            (session,) = (await locking.execute(sa.text(f"SELECT {own_id}"))).one()
+            for statement in lock.split("; "):
+                await locking.execute(sa.text(statement))
+            yield session
+            await locking.execute(sa.text(unlock))
