@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
 from threadkeep.errors import InvalidIdError
@@ -41,6 +42,7 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
+@lru_cache(maxsize=4_096)  # the same few come with every write
 def _objection(text: str) -> str | None:
     if not text:
         return "it is empty"

@@ -147,6 +147,20 @@ async def test_a_write_whose_connection_breaks_has_an_unknown_outcome(on_server:
         assert await texts(cp) == ["1", "2"]
 
 
+async def test_a_long_append_whose_connection_breaks_is_told_like_any_other(on_server: Backend) -> None:
+    """Its rows go to the server in ways of their own."""
+    async with on_server.opened() as cp, sessions_of(on_server) as sessions:
+        await cp.append("thread", [said("1")])
+        await sessions.lock_messages_whole()
+        waiting = asyncio.create_task(cp.append("thread", [said("lost")] * 1_500))
+        await sessions.kill(await sessions.waiting_for_a_lock())
+        with pytest.raises(OutcomeUnknownError):
+            await waiting
+        await sessions.unlock()
+        await cp.append("thread", [said("2")] * 1_500)
+        assert await texts(cp) == ["1", *["2"] * 1_500]
+
+
 async def test_a_transaction_whose_connection_breaks_is_over(on_server: Backend) -> None:
     async with on_server.opened() as cp, sessions_of(on_server) as sessions:
         async with cp.transaction() as other:

@@ -30,6 +30,7 @@ class Prepared:
     def __init__(self, statement: Any, columns: Iterable[str] | None = None) -> None:
         """`columns` are those that an INSERT fills, if its statement does not say."""
         self._statement = statement
+        self.table: str | None = getattr(getattr(statement, "table", None), "name", None)
         self._columns = None if columns is None else [*columns]
         # By the dialect of one engine, which knows its server: MariaDB does not take all that MySQL does.
         self._as_said: WeakKeyDictionary[sa.Dialect, _Compiled] = WeakKeyDictionary()
@@ -131,8 +132,13 @@ class _Compiled:
     def __init__(self, statement: Any, columns: list[str] | None, dialect: sa.Dialect) -> None:
         compiled = statement.compile(dialect=dialect, column_keys=columns)
         self.sql = str(compiled)
-        self._order: list[str] = compiled.positiontup
-        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+        self.names: list[str] = compiled.positiontup
+        """Of the parameters, in their order."""
+        self._constants = {
+            name: value
+            for name, value in compiled.params.items()
+            if value is not None and not compiled.binds[name].required
+        }
         self._processes: list[tuple[str, Callable[[Any], Any]]] = [
             (name, process)
             for name, parameter in compiled.binds.items()
@@ -144,24 +150,24 @@ class _Compiled:
         row = {**self._constants, **values}
         for name, process in self._processes:
             row[name] = process(row[name])
-        return [row[name] for name in self._order]
+        return [row[name] for name in self.names]
 
     def bound_each(self, rows: Sequence[Values]) -> list[list[Any]]:
         """The same, for several rows."""
-        bound = []
-        done: dict[str, tuple[Any, Any]] = {}
-        for values in rows:
-            row = {**self._constants, **values}
-            for name, process in self._processes:
-                value = row[name]
+        bound = [[values[name] for name in self.names] for values in self._with_constants(rows)]
+        processed = [(self.names.index(name), process) for name, process in self._processes]
+        for place, process in processed:
+            before = after = None
+            for row in bound:
                 # What is the same object in every row, as their time is, is processed once.
-                before, processed = done.get(name, (done, None))
-                if before is not value:
-                    processed = process(value)
-                    done[name] = (value, processed)
-                row[name] = processed
-            bound.append([row[name] for name in self._order])
+                if row[place] is not before:
+                    before = row[place]
+                    after = process(before)
+                row[place] = after
         return bound
+
+    def _with_constants(self, rows: Sequence[Values]) -> Iterable[Values]:
+        return ({**self._constants, **values} for values in rows) if self._constants else rows
 
 
 def is_own(conn: sa.Connection) -> bool:
