@@ -230,6 +230,8 @@ def listing() -> dict[str, Operation]:
         "threads.list, a status of few": by(status="failed"),
         "threads.list, metadata of many": by(metadata=growth_rows.COMMON),
         "threads.list, metadata of few": by(metadata=growth_rows.RARE),
+        "threads.list, both metadata": by(metadata=growth_rows.COMMON | growth_rows.RARE),
+        "threads.list, metadata of many and a status": by(metadata=growth_rows.COMMON, status="failed"),
     }
 
 

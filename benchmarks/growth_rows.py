@@ -105,7 +105,8 @@ def others(numbers: range, parent: str) -> Rows:
         row = _thread(thread, at, parent if is_early else None)
         row |= {"last_seq": len(spoken), "last_completion_seq": 1, "status": "failed" if is_early else "active"}
         rows[tables.threads].append({**row, "metadata": json.dumps(metadata)})
-        rows[tables.thread_labels] += [{"thread_id": thread, "label": label} for label in labels_of(metadata)]
+        its_own = {"thread_id": thread, "created_at": at}
+        rows[tables.thread_labels] += [{**its_own, "label": label} for label in labels_of(metadata)]
         rows[tables.runs].append(
             {"thread_id": thread, "run_id": run, "claimed_at": at, "completed_at": at, "completion_seq": 1}
         )

@@ -27,7 +27,7 @@ async def leave_empty(place: Place) -> None:
 @pytest.mark.parametrize(
     ("fill", "statements", "step"),
     # A few more statements than it takes, so that the last are killed at the end. A v3 database takes a while to make.
-    [(leave_empty, 62, 1 if EACH else 12), (put_v3, 85, 1 if EACH else 12)],
+    [(leave_empty, 72, 1 if EACH else 12), (put_v3, 95, 1 if EACH else 12)],
 )
 async def test_on_mysql_running_it_again_finishes_it(
     kind: str, fill: Callable[[Place], Awaitable[None]], statements: int, step: int

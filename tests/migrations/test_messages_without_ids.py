@@ -136,7 +136,7 @@ COLUMNS: dict[str, Any] = {
     "compacted_seq": 1,
 }
 ROWS: dict[sa.Table, dict[str, Any]] = {
-    tables.thread_labels: {"label": "0" * 64},
+    tables.thread_labels: {"label": "0" * 64, "created_at": TIME},
     tables.search_texts: {"seq": 1, "folded": "x"},
     tables.parts: {"message_id": "x", "part_index": 0, "part_type": "text", "content": "{}", "token_estimate": 0}
     | {"created_at": TIME},

@@ -20,7 +20,7 @@ from threadkeep.sql.column_types import (
 
 metadata = sa.MetaData()
 
-SCHEMA_VERSION = 1008
+SCHEMA_VERSION = 1009
 """Numbers of ours start at 1004: no cubepi release takes such a number for its own."""
 
 
@@ -85,7 +85,6 @@ messages = sa.Table(
     sa.Column("message_id", id_type()),
     # PostgreSQL would check it row by row, a third of its work in a fork, and could find nothing: see the decisions.
     _of_thread("fk_cubepi_messages_thread", dialects=("sqlite",)),
-    sa.Index("ix_cubepi_messages_thread_run", "thread_id", "run_id"),
     sa.Index("ix_cubepi_messages_thread_message", "thread_id", "message_id", unique=True),
 )
 
@@ -184,9 +183,11 @@ thread_labels = sa.Table(
     sa.Column("thread_id", id_type(), primary_key=True),
     # A hash of one key and its value in the thread's metadata: fixed in length, and equal only for equal JSON.
     sa.Column("label", short_hash(), primary_key=True),
+    # The thread's own, which never changes: an index has the order of a listing only if it has the time.
+    sa.Column("created_at", utc_time(), nullable=False),
     _of_thread("fk_cubepi_thread_labels_thread"),
-    # For a question that names no thread: which ones have this in their metadata?
-    sa.Index("ix_cubepi_thread_labels_label", "label", "thread_id"),
+    # For a question that names no thread: which ones have this in their metadata, the newest first?
+    sa.Index("ix_cubepi_thread_labels_created", "label", "created_at", "thread_id"),
 )
 
 search_texts = sa.Table(

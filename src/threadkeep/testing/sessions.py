@@ -201,6 +201,15 @@ async def found(checkpointer: Any, **filters: Any) -> list[str]:
     return [record.thread_id for record in await checkpointer.threads.list(**filters)]
 
 
+async def pages_of(checkpointer: Any, limit: int, **filters: Any) -> list[list[Any]]:
+    """The pages of a listing, each asked for after the last record of the one before."""
+    pages: list[list[Any]] = []
+    while page := await checkpointer.threads.list(limit=limit, after=pages[-1][-1] if pages else None, **filters):
+        assert page not in pages, "a page came again"
+        pages.append(page)
+    return pages
+
+
 class SessionsContract:
     """threads.create, update, list by metadata, soft_delete, restore."""
 
@@ -398,6 +407,41 @@ class SessionsContract:
         for value, _ in UNSTORABLE_VALUES:
             with pytest.raises(UnstorableValueError, match="metadata"):
                 await checkpointer.threads.list(metadata={"value": value})
+
+    async def test_pages_by_metadata_have_the_order_of_all_threads(self, checkpointer: Any) -> None:
+        """Whenever a thread got its metadata: a fork has a time of its own, an update changes none."""
+        both = {"user": "ada", "project": 1}
+        await checkpointer.append("d", [said("without any yet")])
+        await run_of(checkpointer, "x", "run", "1")
+        await checkpointer.threads.update("x", metadata=both)
+        for thread_id, metadata in {"b": both, "m": {"user": "ada"}, "a": both, "z": {"project": 1}, "c": both}.items():
+            await checkpointer.threads.create(thread_id, metadata=metadata)
+        await checkpointer.fork("x", "k", after_run_id="run")
+        await checkpointer.threads.create("e", metadata={**both, "more": True})
+        await checkpointer.threads.update("d", metadata=both)
+        await checkpointer.threads.update("b", metadata={**both, "updated": True})
+        await checkpointer.threads.soft_delete("c")
+        expected = {
+            None: ["e", "k", "z", "a", "m", "b", "x", "d"],
+            "user": ["e", "k", "a", "m", "b", "x", "d"],
+            "project": ["e", "k", "z", "a", "b", "x", "d"],
+            "both": ["e", "k", "a", "b", "x", "d"],
+        }
+        wanted = {None: None, "user": {"user": "ada"}, "project": {"project": 1}, "both": both}
+        for asked, metadata in wanted.items():
+            for limit in (1, 2, 100):
+                pages = await pages_of(checkpointer, limit, metadata=metadata)
+                assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+                assert [record.thread_id for page in pages for record in page] == expected[asked]
+        filters: list[tuple[dict[str, Any], list[str]]] = [
+            ({"include_deleted": True}, ["e", "k", "c", "a", "b", "x", "d"]),
+            ({"status": "active"}, expected["both"]),
+            ({"status": "failed"}, []),
+            ({"parent_thread_id": "x"}, ["k"]),
+        ]
+        for others, ids in filters:
+            pages = await pages_of(checkpointer, 2, metadata=both, **others)
+            assert [record.thread_id for page in pages for record in page] == ids
 
     async def test_each_value_finds_its_own_thread(self, checkpointer: Any) -> None:
         """1, 1.0, True and "1" are four."""

@@ -56,6 +56,7 @@ _EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
 _TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
+_MADE_AT = sa.bindparam("made_at", type_=threads.c.created_at.type)
 _COPIED = (
     sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
     .where(_in_slice(CUTOFF))
@@ -138,7 +139,8 @@ _COPY_SEARCH_TEXTS = sa.insert(search_texts).from_select(
     ),
 )
 _COPY_LABELS = sa.insert(thread_labels).from_select(
-    ["thread_id", "label"], sa.select(_TARGET, thread_labels.c.label).where(thread_labels.c.thread_id == THREAD)
+    ["thread_id", "label", "created_at"],
+    sa.select(_TARGET, thread_labels.c.label, _MADE_AT).where(thread_labels.c.thread_id == THREAD),
 )
 _BESIDE = {search_texts: _COPY_SEARCH_TEXTS, thread_labels: _COPY_LABELS, parts: _COPY_PARTS}
 _OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "provider_id", "agent", "system_prompt")]
@@ -210,7 +212,7 @@ def fork(
     }
     if not hooks.insert_if_absent(conn, threads, row):
         raise ThreadAlreadyExistsError(target)
-    whole = {**slice_, "target": target}
+    whole = {**slice_, "target": target, "made_at": now}
     # As many as the last one's seq, so all from the first on: they have the seqs already that they are to have.
     has_no_gaps = to_copy.messages == to_copy.last_seq
     conn.execute(_COPY_MESSAGES if has_no_gaps else _COPY_MESSAGES_ANEW, whole)

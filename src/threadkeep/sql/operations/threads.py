@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,7 +33,6 @@ _RECORD = sa.select(
     threads.c.deleted_at,
 )
 _GET = _RECORD.where(threads.c.thread_id == THREAD)
-_NEWEST_FIRST = _RECORD.order_by(threads.c.created_at.desc(), threads.c.thread_id.desc())
 _HITS = (
     sa.select(threads.c.thread_id, threads.c.title, search_texts.c.seq, messages.c.message_id)
     .select_from(
@@ -46,6 +45,11 @@ _HITS = (
 )
 _TITLE_SEQ = 0
 """Where the title stands among the texts of a thread."""
+_SOME_WAY = 100
+"""How many entries of an index are passed to see how sparse it is."""
+_AT_ITS_END = datetime.min.replace(tzinfo=UTC)
+_WAYS_AT_ONCE = 50
+"""How many indexes one statement looks at."""
 
 
 def create_thread(conn: sa.Connection, hooks: Hooks, thread: NewThread) -> ThreadRecord:
@@ -58,7 +62,7 @@ def create_thread(conn: sa.Connection, hooks: Hooks, thread: NewThread) -> Threa
     columns = {name: value for name, value in thread._asdict().items() if name != "labels"}
     if not hooks.insert_if_absent(conn, threads, {**columns, "extra": "{}", "created_at": now, "updated_at": now}):
         raise ThreadAlreadyExistsError(thread.thread_id)
-    _add_labels(conn, thread.thread_id, thread.labels)
+    _add_labels(conn, thread.thread_id, now, thread.labels)
     _make_title_findable(conn, hooks, thread.thread_id, thread.title)
     return _current(conn, thread.thread_id)
 
@@ -71,13 +75,14 @@ def update_thread(
     labels: Sequence[str] | None,
 ) -> ThreadRecord:
     """Change these columns, and what the thread is found by."""
-    if hooks.lock(conn, thread_id, rules.utc_now()) is None:
+    thread = hooks.lock(conn, thread_id, rules.utc_now(), threads.c.created_at)
+    if thread is None:
         raise ThreadNotFoundError(thread_id)
     if changes:
         conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), dict(changes))
     if labels is not None:
         conn.execute(sa.delete(thread_labels).where(thread_labels.c.thread_id == thread_id))
-        _add_labels(conn, thread_id, labels)
+        _add_labels(conn, thread_id, thread.created_at, labels)
     if "title" in changes:
         its_title = sa.and_(search_texts.c.thread_id == thread_id, search_texts.c.seq == _TITLE_SEQ)
         conn.execute(sa.delete(search_texts).where(its_title))
@@ -85,9 +90,10 @@ def update_thread(
     return _current(conn, thread_id)
 
 
-def _add_labels(conn: sa.Connection, thread_id: str, labels: Sequence[str]) -> None:
+def _add_labels(conn: sa.Connection, thread_id: str, created_at: datetime, labels: Sequence[str]) -> None:
     if labels:
-        conn.execute(sa.insert(thread_labels), [{"thread_id": thread_id, "label": label} for label in labels])
+        its_own = {"thread_id": thread_id, "created_at": created_at}
+        conn.execute(sa.insert(thread_labels), [{**its_own, "label": label} for label in labels])
 
 
 def _make_title_findable(conn: sa.Connection, hooks: Hooks, thread_id: str, title: str | None) -> None:
@@ -109,29 +115,92 @@ def get_thread(conn: sa.Connection, hooks: Hooks, thread_id: str) -> ThreadRecor
 
 def list_threads(conn: sa.Connection, hooks: Hooks, query: ThreadQuery) -> list[ThreadRecord]:
     """A page of threads, newest first, by keyset: a page costs what it holds, however far down it is."""
-    page = _NEWEST_FIRST.limit(query.limit)
-    if query.parent_thread_id is not None:
-        page = page.where(threads.c.parent_thread_id == query.parent_thread_id)
-    if query.status is not None:
-        page = page.where(threads.c.status == query.status)
-    if not query.include_deleted:
-        page = page.where(threads.c.deleted_at.is_(None))
-    if query.labels:
-        # A condition for each would be a join for each, and a server that thinks for minutes about their order.
-        having_all = (
-            sa.select(thread_labels.c.thread_id)
-            .where(thread_labels.c.label.in_(query.labels))
-            .group_by(thread_labels.c.thread_id)
-            .having(sa.func.count() == len(query.labels))
-        )
-        page = page.where(threads.c.thread_id.in_(having_all))
-    if query.after is not None:
-        page = page.where(
-            # The first condition says nothing new, but lets every server seek in its index.
-            threads.c.created_at <= query.after.created_at,
-            sa.or_(threads.c.created_at < query.after.created_at, threads.c.thread_id < query.after.thread_id),
-        )
+    label = label_to_walk(conn, query)
+    page = _page_of_threads(query) if label is None else _page_of_label(query, label)
     return [rules.thread_record(row) for row in conn.execute(page)]
+
+
+def _page_of_threads(query: ThreadQuery) -> sa.Select[Any]:
+    page = _RECORD.where(*_asked_for(query), *_beyond(threads, query.after)).limit(query.limit)
+    if query.labels:
+        page = page.where(_has_all(threads, query.labels))
+    return page.order_by(*_newest_first(threads))
+
+
+def _page_of_label(query: ThreadQuery, label: str) -> sa.Select[Any]:
+    """The same by a walk along the label's entries in the index, which has the order of the listing."""
+    its_thread = threads.c.thread_id == thread_labels.c.thread_id
+    # Counted, as the other labels are: of a join a server may think that it better begins with the threads, and sorts
+    # them all. At least one, because PostgreSQL takes an equality for rare, and compiles for the long walk it expects.
+    fits = sa.select(sa.func.count()).where(its_thread, *_asked_for(query)).scalar_subquery() >= 1
+    walk = sa.select(thread_labels.c.thread_id, thread_labels.c.created_at).where(
+        thread_labels.c.label == label, *_beyond(thread_labels, query.after), fits
+    )
+    if len(query.labels) > 1:
+        walk = walk.where(_has_all(thread_labels, [other for other in query.labels if other != label]))
+    found = walk.order_by(*_newest_first(thread_labels)).limit(query.limit).subquery()
+    # Each is there, but an outer join cannot begin with the threads.
+    records = found.outerjoin(threads, threads.c.thread_id == found.c.thread_id)
+    return _RECORD.select_from(records).order_by(*_newest_first(found))
+
+
+def label_to_walk(conn: sa.Connection, query: ThreadQuery) -> str | None:
+    """The label to begin with, or None where the index of a status, of a parent or of all threads is the better one.
+
+    The best is the sparsest from here on: the one whose entries, some way down its index, are the oldest.
+    """
+    ways: list[tuple[str | None, sa.Table, sa.ColumnElement[bool]]] = [
+        (label, thread_labels, thread_labels.c.label == label) for label in query.labels
+    ]
+    if not ways:
+        return None
+    ways += [(None, threads, condition) for condition in _indexed(query)]
+    if len(ways) == 1:
+        return ways[0][0]
+    reached: list[tuple[datetime | None, str | None]] = []
+    for start in range(0, len(ways), _WAYS_AT_ONCE):
+        some = ways[start : start + _WAYS_AT_ONCE]
+        times = conn.execute(sa.select(*(_reached(table, where, query) for _, table, where in some))).one()
+        reached += [(time, label) for time, (label, _, _) in zip(times, some, strict=True)]
+    return min(reached, key=lambda way: way[0] or _AT_ITS_END)[1]
+
+
+def _reached(table: sa.Table, where: sa.ColumnElement[bool], query: ThreadQuery) -> sa.ColumnElement[Any]:
+    """How old the entries are some way down this index; null where it has no more."""
+    entries = sa.select(table.c.created_at).where(where, *_beyond(table, query.after))
+    return entries.order_by(*_newest_first(table)).limit(1).offset(_SOME_WAY).scalar_subquery().label(None)
+
+
+def _indexed(query: ThreadQuery) -> list[sa.ColumnElement[bool]]:
+    """Conditions that have an index in the order of the listing."""
+    asked = ((threads.c.parent_thread_id, query.parent_thread_id), (threads.c.status, query.status))
+    return [column == value for column, value in asked if value is not None]
+
+
+def _asked_for(query: ThreadQuery) -> list[sa.ColumnElement[bool]]:
+    return [*_indexed(query), *([] if query.include_deleted else [threads.c.deleted_at.is_(None)])]
+
+
+def _has_all(table: sa.Table, labels: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Whether the row's thread has all of these. One condition: with one for each, servers think for minutes."""
+    its = thread_labels.alias()
+    count = sa.select(sa.func.count()).where(its.c.thread_id == table.c.thread_id, its.c.label.in_(labels))
+    return count.scalar_subquery() >= len(labels)
+
+
+def _newest_first(table: sa.FromClause) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+    return table.c.created_at.desc(), table.c.thread_id.desc()
+
+
+def _beyond(table: sa.Table, after: ThreadRecord | None) -> list[sa.ColumnElement[bool]]:
+    """What comes after this record."""
+    if after is None:
+        return []
+    return [
+        # The first condition says nothing new, but lets every server seek in its index.
+        table.c.created_at <= after.created_at,
+        sa.or_(table.c.created_at < after.created_at, table.c.thread_id < after.thread_id),
+    ]
 
 
 def search(
