@@ -31,11 +31,9 @@ T = TypeVar("T")
 
 DEFAULT_MAX_VALUE_BYTES = 7 * 1024 * 1024
 
-_CHUNK = 1_000
-"""Rows decoded at once: all in one join would hold the data once more than what is returned."""
-
-_PROVED_AT_ONCE = 100
-"""Rows loaded again before they are written: few, because what they make is thrown away and its memory used again."""
+_CHUNK = 100
+"""Rows decoded at once, also those that are only proved to be loadable. Few: a join of all would hold the data once
+more, and what is small uses the same memory again and again, which is several times as fast."""
 
 _MIRROR_BYTES = 32 * 1024
 _MIRROR_DEPTH = 30
@@ -92,8 +90,8 @@ class Codec:
                     zip(messages, ids, new_message_ids(len(messages)), strict=True)
                 )
             ]
-            for start in range(0, len(rows), _PROVED_AT_ONCE):
-                stop = start + _PROVED_AT_ONCE
+            for start in range(0, len(rows), _CHUNK):
+                stop = start + _CHUNK
                 self._prove_loadable(messages[start:stop], rows[start:stop], start)
         return rows
 
@@ -338,7 +336,11 @@ def _json_of(row: StoredMessage) -> bytes:
 
 
 def _joined(payloads: list[bytes]) -> bytes:
-    return b"[" + b",".join(payloads) + b"]"
+    """One JSON array of these, which are some."""
+    # In one copy, not in three.
+    payloads[0] = b"[" + payloads[0]
+    payloads[-1] += b"]"
+    return b",".join(payloads)
 
 
 def _role_mirror(role: Any) -> str:
