@@ -151,5 +151,6 @@ SCENARIOS = {
         Scenario("load dict", _load),
         Scenario("fork", _fork),
         Scenario("bulk", _bulk),
+        Scenario("bulk dict", _bulk),
     )
 }

@@ -17,7 +17,7 @@ PACKAGES = {
 """What they are installed as."""
 
 _OF_TYPED = frozenset({"append", "append x32", "turn", "turn x32", "load", "fork", "bulk"})
-_OF_DICTS = frozenset({"load dict"})
+_OF_DICTS = frozenset({"load dict", "bulk dict"})
 
 
 class _Entry(NamedTuple):
@@ -38,7 +38,7 @@ _ENTRIES = (
         "OpenAI SDK",
         "with_agents_sdk",
         "WithAgentsSDK",
-        frozenset({"append", "append x32", "load dict", "bulk"}),
+        frozenset({"append", "append x32", "load dict", "bulk dict"}),
     ),
     _Entry("LangGraph", "with_langgraph", "WithLangGraph", frozenset({"append", "append x32", "load"})),
     _Entry(FLOOR, "bare_sqlite", "BareSQLite", _OF_TYPED, frozenset({"sqlite"})),

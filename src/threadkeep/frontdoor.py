@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -19,7 +18,7 @@ from threadkeep.ledger import Ledger
 from threadkeep.message_log import MessageLog
 from threadkeep.parts import Parts
 from threadkeep.protocol import CheckpointData
-from threadkeep.records import Fence, ResumeReport
+from threadkeep.records import Fence, ResumeReport, StoredMessage
 from threadkeep.rules import NO_RUN
 from threadkeep.runs import Runs
 from threadkeep.store import Store
@@ -68,13 +67,15 @@ class CheckpointerMethods:
     async def load(self, thread_id: str) -> CheckpointData | None:
         """See `protocol.MinimalCheckpointer.load`."""
         thread_id = check_id("thread_id", thread_id)
-        stored = await self._store.load(thread_id)
+
+        def decode(stored: list[StoredMessage]) -> list[Any]:
+            return self._codec.decode_messages(thread_id, used_up(stored))
+
+        stored = await self._store.load(thread_id, decode)
         if stored is None:
             return None
-        # The loop lets go of the driver's answer when this task lets go of the loop. Else all rows are there twice.
-        await asyncio.sleep(0)
         return CheckpointData(
-            messages=self._codec.decode_messages(thread_id, used_up(stored.messages)),
+            messages=stored.messages,
             extra=self._codec.decode_extra(thread_id, stored.extra),
             parent_thread_id=stored.parent_thread_id,
         )

@@ -40,6 +40,7 @@ from threadkeep.records import (
     ThreadRecord,
     Worker,
 )
+from threadkeep.store import Decode
 
 
 class MemoryStore(MemoryLog):
@@ -57,11 +58,11 @@ class MemoryStore(MemoryLog):
         self._saying = saying or writing
         """For what a worker may say of its own calls, whether it still has a lease or not."""
 
-    async def load(self, thread_id: str) -> StoredThread | None:
+    async def load(self, thread_id: str, decode: Decode) -> StoredThread | None:
         thread = self._threads.get(thread_id)
         if thread is None:
             return None
-        return StoredThread(thread.parent_thread_id, thread.extra, thread.up_to(thread.last_seq))
+        return StoredThread(thread.parent_thread_id, thread.extra, decode(thread.up_to(thread.last_seq)))
 
     async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
         async with self._writing():

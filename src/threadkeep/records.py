@@ -54,7 +54,8 @@ class StoredThread(NamedTuple):
 
     parent_thread_id: str | None
     extra: str
-    messages: list[StoredMessage]
+    messages: list[Any]
+    """As they are stored, or decoded already."""
 
 
 class StoredPending(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from threadkeep.records import (
@@ -32,11 +32,14 @@ from threadkeep.records import (
     Worker,
 )
 
+Decode = Callable[[list[StoredMessage]], list[Any]]
+"""Makes messages of what is stored. It uses up the list, so that a long thread is not there twice."""
+
 
 class Store(Protocol):
     """One method per operation. `run_key` is a run id, or `rules.NO_RUN`."""
 
-    async def load(self, thread_id: str) -> StoredThread | None: ...
+    async def load(self, thread_id: str, decode: Decode) -> StoredThread | None: ...
     async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None: ...
     async def save_extra(self, thread_id: str, changes: str) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -53,6 +54,7 @@ from threadkeep.sql.operations import (
     threads,
     usage,
 )
+from threadkeep.store import Decode
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,8 +105,16 @@ class SQLStore:
 
         await self._runner.write(work, AtOnce(shortcut, args, None))
 
-    async def load(self, thread_id: str) -> StoredThread | None:
-        return await self._read(messages.load, thread_id)
+    async def load(self, thread_id: str, decode: Decode) -> StoredThread | None:
+        def decoded(stored: StoredThread | None) -> StoredThread | None:
+            return stored and stored._replace(messages=decode(stored.messages))
+
+        if self._hooks.decodes_where_it_reads:
+            return await self._runner.read(lambda conn: decoded(messages.load(conn, self._hooks, thread_id)))
+        stored = await self._read(messages.load, thread_id)
+        # The loop lets go of the driver's answer when this task lets go of the loop. Else all rows are there twice.
+        await asyncio.sleep(0)
+        return decoded(stored)
 
     async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
         await self._write_at_once("append", messages.append, thread_id, rows)

@@ -81,6 +81,9 @@ class Hooks:
     error_aborts = False
     """Whether a statement that fails takes the whole transaction with it, so that even a read needs a savepoint."""
 
+    decodes_where_it_reads = False
+    """Whether messages are decoded by the thread that has read them, which alone can use the rows' memory again."""
+
     shortcuts: ClassVar[dict[str, Shortcut]] = {}
     """Those there are, by the operation's name."""
 

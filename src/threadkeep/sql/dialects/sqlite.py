@@ -36,6 +36,7 @@ class SQLiteHooks(Hooks):
 
     # A statement that was cancelled half way keeps its closed connection, and the lock, until it is collected.
     interruptible = False
+    decodes_where_it_reads = True
 
     def begin(self, conn: sa.Connection) -> None:
         _BEGIN.count(conn, {})  # waits as long as the connection's busy timeout says
