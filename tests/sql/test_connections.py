@@ -84,6 +84,12 @@ class Sessions:
         while session in await self.ids():
             await asyncio.sleep(0.01)
 
+    async def be_serializable(self, database: str) -> None:
+        """From the next session on."""
+        await self._looking.execute(
+            sa.text(f"ALTER DATABASE {database} SET default_transaction_isolation = serializable")
+        )
+
     async def lock_messages_whole(self) -> None:
         """So that even a read has to wait."""
         await self._lock_whole("cubepi_messages")
@@ -159,6 +165,27 @@ async def test_a_long_append_whose_connection_breaks_is_told_like_any_other(on_s
         await sessions.unlock()
         await cp.append("thread", [said("2")] * 1_500)
         assert await texts(cp) == ["1", *["2"] * 1_500]
+
+
+@pytest.mark.parametrize("on_server", ["postgresql"], indirect=True)
+async def test_reads_are_made_again_after_a_conflict(on_server: Backend) -> None:
+    """PostgreSQL alone can refuse a plain read, where the database's default is SERIALIZABLE."""
+    assert on_server.engine is not None
+    async with sessions_of(on_server) as sessions:
+        await sessions.be_serializable(on_server.engine.url.database or "")
+
+    async with on_server.opened() as cp:
+
+        async def turns(number: int) -> None:
+            thread_id = f"thread {number % 6}"
+            for turn in range(30):
+                run_id = f"{number}-{turn}"
+                await cp.claim_run(thread_id, run_id)
+                await cp.append(thread_id, [UserMessage(content=[TextContent(text="1")], run_id=run_id)])
+                await cp.mark_run_complete(thread_id, run_id)
+                assert run_id in [message.run_id for message in (await cp.load(thread_id)).messages]
+
+        await asyncio.gather(*map(turns, range(20)))
 
 
 async def test_a_transaction_whose_connection_breaks_is_over(on_server: Backend) -> None:

@@ -14,7 +14,7 @@ from backends import BACKENDS, Backend
 from sql.sessions import LONG, OUR_OWN_POOLS, Server
 from sql.turn_writes import OTHERS, SMALL, TURN, absent, alive, by_operation, outcome_of, put_away, said, state
 from threadkeep import OutcomeUnknownError
-from threadkeep.sql.gathering import Call, Gathering
+from threadkeep.sql.gathering import Call, Gathering, Take
 
 CROWD = 12
 
@@ -31,13 +31,19 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     sent: list[tuple[int, int]] = []
     init = Gathering.__init__
 
-    def listening(self: Gathering, send: Any) -> None:
-        async def noted(calls: list[Call]) -> set[int]:
-            made: set[int] = await send(calls)
-            sent.append((len(calls), len(made)))
+    def listening(self: Gathering, send: Any, *, interruptible: bool) -> None:
+        async def noted(take: Take) -> set[int]:
+            taken: list[Call] = []
+
+            def noted_take() -> list[Call]:
+                taken.extend(take())
+                return taken
+
+            made: set[int] = await send(noted_take)
+            sent.append((len(taken), len(made)))
             return made
 
-        init(self, noted)
+        init(self, noted, interruptible=interruptible)
 
     monkeypatch.setattr(Gathering, "__init__", listening)
     return sent
@@ -188,6 +194,45 @@ async def test_who_is_cancelled_in_a_crowd_has_written_or_never_will(
                 if task in cancelled:
                     assert is_there == was_there  # nothing comes later
                 assert is_there or task.cancelled()
+
+
+async def test_who_is_cancelled_before_there_is_a_connection_has_written_nothing(backend: Backend) -> None:
+    async with backend.opened(max_pool_size=1) as cp:
+        threads = [f"{number}" for number in range(CROWD)]
+        for thread_id in threads:
+            await cp.append(thread_id, [said("first")])
+        async with cp.transaction() as tx:
+            await tx.append("held", [said("first")])
+            crowd = [asyncio.create_task(cp.append(thread_id, [said("never")])) for thread_id in threads]
+            stays = asyncio.create_task(cp.append(threads[0], [said("later")]))
+            await asyncio.wait(crowd, timeout=0.1)  # as far as they come
+            for task in crowd:
+                task.cancel()
+            async with asyncio.timeout(LONG):
+                await asyncio.wait(crowd)  # while the connection is held
+            assert all(task.cancelled() for task in crowd)
+        await stays
+        assert await appended(cp, threads[0]) == ["first", "later"]
+        for thread_id in threads[1:]:
+            assert await appended(cp, thread_id) == ["first"]
+
+
+async def test_a_crowd_before_a_locked_table_can_leave(backend: Backend, server: Server) -> None:
+    """On MySQL, which cannot take back what it was sent, within the lock timeout."""
+    async with backend.opened(lock_timeout=1) as cp:
+        threads = [f"{number}" for number in range(CROWD)]
+        for thread_id in threads:
+            await cp.append(thread_id, [said("first")])
+        async with server.messages_locked():
+            crowd = [asyncio.create_task(cp.append(thread_id, [said("never")])) for thread_id in threads]
+            await server.until_waiting(3)
+            for task in crowd:
+                task.cancel()
+            async with asyncio.timeout(LONG):
+                await asyncio.wait(crowd)  # while the table is locked
+        await server.until_quiet()
+        for thread_id in threads:
+            assert await appended(cp, thread_id) == ["first"]
 
 
 async def test_closing_lets_a_crowd_end(backend: Backend, server: Server) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from threadkeep.sql.cancelling import to_its_end
 from threadkeep.sql.dialects import Failure, Shortcut
-from threadkeep.sql.gathering import Call, Gathering
+from threadkeep.sql.gathering import Gathering, Take
 from threadkeep.sql.transactions import (
     AbandonedError,
     Decision,
@@ -54,7 +54,9 @@ class EngineConnections:
         self._open_first = open_first
         self._running: set[asyncio.Future[None]] = set()
         self._gatherings = {
-            shortcut: Gathering(partial(self._send, shortcut.together))
+            shortcut: Gathering(
+                partial(self._send, shortcut.together), interruptible=transactions.hooks.interruptible_shortcuts
+            )
             for shortcut in transactions.shortcuts.values()
             if shortcut.together is not None
         }
@@ -125,9 +127,15 @@ class EngineConnections:
             if not await gathering.has_made(args):
                 await self._write_alone(shortcut, args)
 
-    async def _send(self, together: Callable[..., set[int]], calls: Sequence[Call]) -> set[int]:
+    async def _send(self, together: Callable[..., set[int]], take: Take) -> set[int]:
+        def group(conn: sa.Connection) -> set[int]:
+            # Not before there is a connection: who waits for one can still leave, or be joined by others.
+            calls = take()
+            return at_once(conn, self.transactions, together, [calls]) if calls else set()
+
+        sending = self._run(group)
         try:
-            return await to_its_end(self._run(lambda conn: at_once(conn, self.transactions, together, [calls])))
+            return await (sending if self.transactions.hooks.interruptible_shortcuts else to_its_end(sending))
         except StaleConnectionError:
             return set()
         except DBAPIError as error:

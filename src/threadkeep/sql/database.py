@@ -60,19 +60,22 @@ class Database:
         self.hooks: Hooks = connections.transactions.hooks
 
     async def read(self, work: Work[T]) -> T:
-        """Read from one snapshot. A read that lost its connection is made again."""
-        for attempt in range(_RECONNECTS + 1):
+        """Read from one snapshot. A read that lost its connection, or a conflict with writers, is made again."""
+        attempts = {Failure.DISCONNECT: _RECONNECTS + 1, Failure.CONFLICT: _ATTEMPTS}
+        while True:
             try:
                 return await _cancellable(self.connections.read(work))
             except DBAPIError as error:
                 failure = self.hooks.classify(error)
-                if failure is not Failure.DISCONNECT:
+                if failure not in attempts:
                     raise _ours(failure, error, reading=True) from error
-                if attempt == _RECONNECTS:
+                attempts[failure] -= 1
+                if attempts[failure] == 0 and failure is Failure.DISCONNECT:
                     raise
+                if attempts[failure] == 0:
+                    raise _ours(failure, error, reading=True) from error
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
-        raise AssertionError("unreachable")
 
     async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
         """Write all or nothing. Conflicts are tried again; a connection that was dead to begin with is replaced."""

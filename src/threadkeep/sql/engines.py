@@ -75,7 +75,9 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
     # limit hides rows.
     settings = (
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
+        # For rows, and for whole tables.
+        f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(lock_timeout))},"
+        f" lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
         "SET SESSION sql_mode ="
         " CONCAT_WS(',', REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''), 'STRICT_TRANS_TABLES'),"
         " completion_type = 0, sql_select_limit = DEFAULT",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from threadkeep.sql.cancelling import until_done
 
 Call = Sequence[Any]
 """The arguments of a shortcut."""
+Take = Callable[[], list[Call]]
+"""Gives the calls of a group, none of which can be taken back any more. None, if all who waited have left."""
 
 _ALONE = 2
 """As many calls at once need no company: each has the server's attention."""
@@ -19,15 +22,36 @@ _GROUPS = 2
 _TOGETHER = 100
 
 
+class _Caller:
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.group: _Group | None = None
+        """That it was sent with, once it was."""
+
+
+class _Group:
+    sending: asyncio.Future[set[int]]
+
+    def __init__(self) -> None:
+        self.callers: list[_Caller] = []
+        self.left = 0
+        """How many of them were cancelled meanwhile."""
+
+
 class Gathering:
     """The calls of one shortcut. A group never waits for a thread's lock, so that nobody in it waits for another's."""
 
-    def __init__(self, send: Callable[[list[Call]], Awaitable[set[int]]]) -> None:
-        """`send` makes these calls, and says which it has made. Of the others, nothing has happened."""
+    def __init__(self, send: Callable[[Take], Awaitable[set[int]]], *, interruptible: bool) -> None:
+        """`send` takes calls and makes them, and says which it has made. Of the others, nothing has happened.
+
+        With `interruptible` it is cancelled when none of its callers is left, and then goes on with nothing.
+        """
         self._send = send
+        self._interruptible = interruptible
         self._present = 0
-        self._waiting: deque[tuple[Call, asyncio.Future[bool]]] = deque()
-        self._groups: set[asyncio.Task[None]] = set()
+        self._waiting: deque[_Caller] = deque()
+        self._senders: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> None:
         self._present += 1
@@ -39,37 +63,53 @@ class Gathering:
         """Whether the call was made with others. If not, nothing has happened, and it goes alone."""
         if self._present <= _ALONE:
             return False
-        waiting = (call, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if len(self._groups) < _GROUPS:
+        caller = _Caller(call)
+        self._waiting.append(caller)
+        if len(self._senders) < _GROUPS:
             # It begins when all that are awake now have come.
-            group = asyncio.create_task(self._make())
-            self._groups.add(group)
-            group.add_done_callback(self._groups.discard)
-        return await self._answer(*waiting)
-
-    async def _answer(self, call: Call, answer: asyncio.Future[bool]) -> bool:
+            sender = asyncio.create_task(self._send_groups())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
         try:
-            return await asyncio.shield(answer)
+            return await asyncio.shield(caller.answer)
         except asyncio.CancelledError:
-            if not answer.done() and (call, answer) in self._waiting:
-                self._waiting.remove((call, answer))
-            else:
-                await until_done(answer)
+            await self._leave(caller)
             raise
 
-    async def _make(self) -> None:
+    async def _leave(self, caller: _Caller) -> None:
+        if caller.group is None:
+            if caller in self._waiting:
+                self._waiting.remove(caller)
+            return
+        caller.group.left += 1
+        if self._interruptible and caller.group.left == len(caller.group.callers):
+            caller.group.sending.cancel()
+        await until_done(caller.answer)
+
+    async def _send_groups(self) -> None:
         while self._waiting:
-            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TOGETHER))]
+            group = _Group()
+            group.sending = asyncio.ensure_future(self._send(partial(self._take, group)))
             try:
-                made = await self._send([call for call, _ in group])
+                made = await group.sending
+            except asyncio.CancelledError:
+                for caller in group.callers:
+                    caller.answer.cancel()
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Else only this group was cancelled, because nobody was left in it.
             except Exception as error:
-                for _, answer in group:
-                    answer.set_exception(error)
-            except BaseException:
-                for _, answer in group:
-                    answer.cancel()
-                raise
+                if not group.callers:
+                    self._take(group)  # there was no connection, for whom it may concern
+                for caller in group.callers:
+                    caller.answer.set_exception(error)
             else:
-                for place, (_, answer) in enumerate(group):
-                    answer.set_result(place in made)
+                for place, caller in enumerate(group.callers):
+                    caller.answer.set_result(place in made)
+
+    def _take(self, group: _Group) -> list[Call]:
+        group.callers = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TOGETHER))]
+        for caller in group.callers:
+            caller.group = group
+        return [caller.call for caller in group.callers]

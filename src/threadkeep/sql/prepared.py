@@ -30,7 +30,6 @@ class Prepared:
     def __init__(self, statement: Any, columns: Iterable[str] | None = None) -> None:
         """`columns` are those that an INSERT fills, if its statement does not say."""
         self._statement = statement
-        self.table: str | None = getattr(getattr(statement, "table", None), "name", None)
         self._columns = None if columns is None else [*columns]
         # By the dialect of one engine, which knows its server: MariaDB does not take all that MySQL does.
         self._as_said: WeakKeyDictionary[sa.Dialect, _Compiled] = WeakKeyDictionary()
@@ -132,8 +131,7 @@ class _Compiled:
     def __init__(self, statement: Any, columns: list[str] | None, dialect: sa.Dialect) -> None:
         compiled = statement.compile(dialect=dialect, column_keys=columns)
         self.sql = str(compiled)
-        self.names: list[str] = compiled.positiontup
-        """Of the parameters, in their order."""
+        self._names: list[str] = compiled.positiontup
         self._constants = {
             name: value
             for name, value in compiled.params.items()
@@ -150,12 +148,12 @@ class _Compiled:
         row = {**self._constants, **values}
         for name, process in self._processes:
             row[name] = process(row[name])
-        return [row[name] for name in self.names]
+        return [row[name] for name in self._names]
 
     def bound_each(self, rows: Sequence[Values]) -> list[list[Any]]:
         """The same, for several rows."""
-        bound = [[values[name] for name in self.names] for values in self._with_constants(rows)]
-        processed = [(self.names.index(name), process) for name, process in self._processes]
+        bound = [[values[name] for name in self._names] for values in self._with_constants(rows)]
+        processed = [(self._names.index(name), process) for name, process in self._processes]
         for place, process in processed:
             before = after = None
             for row in bound:

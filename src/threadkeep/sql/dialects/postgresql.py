@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -12,8 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep.sql.dialects import postgresql_groups, postgresql_shortcuts
 from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
-from threadkeep.sql.dialects.postgresql_rows import copy_rows
-from threadkeep.sql.prepared import Prepared, Values, is_own
+from threadkeep.sql.prepared import Prepared
 
 _UPGRADE_LOCK = 0x7468726561646B  # "threadk"
 
@@ -66,12 +65,6 @@ class PostgreSQLHooks(Hooks):
         # The server's farewell has been read, the end of the connection not yet. It has no code, and its class has
         # other meanings.
         return "cannot switch to state" in str(error.orig)
-
-    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
-        if is_own(conn) and len(rows) > 1:
-            copy_rows(conn, insert, rows)
-        else:
-            insert.each(conn, rows)
 
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # now() stands still within a transaction.

@@ -200,9 +200,12 @@ def _first_of_each_thread(calls: Sequence[tuple[Any, ...]]) -> dict[str, int]:
 
 # ---- extra ----------------------------------------------------------------------------------------------
 
+# One by one, by their key. A plan for a list, made when threads were few, would compare it with each of them.
+_SAVED = _given("thread_id")
 _EXTRAS = Prepared(
-    sa.select(threads.c.thread_id, threads.c.extra).where(
-        threads.c.thread_id == sa.any_(sa.bindparam("thread_id", type_=ListOf(sa.Text)))
+    sa.select(
+        _SAVED.c.thread_id,
+        sa.select(threads.c.extra).where(threads.c.thread_id == _SAVED.c.thread_id).scalar_subquery(),
     )
 )
 _CHANGES = _given("thread_id", "before", "merged")
@@ -224,6 +227,8 @@ def save_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str, i
     given: dict[str, list[str]] = {"thread_id": [], "before": [], "merged": []}
     size = 0
     for thread_id, before in _EXTRAS.rows(conn, {"thread_id": [*chosen]}):
+        if before is None:
+            continue  # there is no such thread
         _, changes, max_bytes = calls[chosen[thread_id]]
         merged = merged_or_none(thread_id, before, changes, max_bytes)
         if merged is not None and size + len(before) + len(merged) <= MOST_BYTES:

@@ -19,9 +19,9 @@ from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plai
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
 
-MOST_ROWS = 200
+MOST_ROWS = 1_000
 MOST_BYTES = 4 * 1024 * 1024
-"""What is larger is copied (`postgresql_rows`), and that takes a transaction."""
+"""What is larger is sent in pieces, and that takes a transaction."""
 
 
 class ListOf(sa.types.TypeDecorator[Any]):
