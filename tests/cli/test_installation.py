@@ -86,13 +86,22 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     assert err == b""
 
 
+def _heed_interrupts() -> None:
+    """As a terminal's program does, also where the tests themselves run in a shell's background, which ignores them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A program in a terminal of its own."""
 
     def __init__(self, *words: str) -> None:
         self._descriptor, theirs = pty.openpty()
         self.program = subprocess.Popen(
-            [*PROGRAM, *words], env=environment({"TERM": "xterm"}), stdout=theirs, stderr=theirs
+            [*PROGRAM, *words],
+            env=environment({"TERM": "xterm"}),
+            stdout=theirs,
+            stderr=theirs,
+            preexec_fn=_heed_interrupts,
         )
         os.close(theirs)
         self.shown = ""
