@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, lru_cache, partial
 from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -16,10 +16,11 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from threadkeep import json_values, rules
-from threadkeep.errors import CheckpointCorruptionError, UnstorableValueError
-from threadkeep.fields import read_field
+from threadkeep.errors import CheckpointCorruptionError, MessageTooLargeError, UnstorableValueError
+from threadkeep.exact_types import exactness_of
+from threadkeep.fields import read_field, read_fields
 from threadkeep.free_form import check_model, check_typed, free_keys, is_free_form, takes_any_model
-from threadkeep.ids import check_optional_id, is_id
+from threadkeep.ids import check_id, check_optional_id, is_id
 from threadkeep.json_values import Unstorable
 from threadkeep.message_ids import check_given_id, new_message_ids
 from threadkeep.messages import HitlRequest, Message
@@ -72,6 +73,8 @@ class Codec:
         self._validate_request = _validation_of(self._request)
         self._check_message = _check_of(message_type)
         self._check_request = _check_of(request_type)
+        self._is_exact = exactness_of(self._message.core_schema)
+        self._dumping_of_class = _dumping_of_classes(self._dump_message)
 
     # ---- messages -------------------------------------------------------------------------------------------
 
@@ -83,51 +86,57 @@ class Codec:
         A message without an id, here or of its own, gets a new one.
         """
         ids = message_ids if message_ids is not None else [None] * len(messages)
+        new_ids = new_message_ids(len(messages))
         with _no_garbage():
+            doubtful: list[int] = []
             rows = [
-                self._encode_message(message, given, new, f"messages[{index}]")
-                for index, (message, given, new) in enumerate(
-                    zip(messages, ids, new_message_ids(len(messages)), strict=True)
-                )
+                self._encode_message(message, index, given, new, doubtful)
+                for index, (message, given, new) in enumerate(zip(messages, ids, new_ids, strict=True))
             ]
-            for start in range(0, len(rows), _CHUNK):
-                stop = start + _CHUNK
-                self._prove_loadable(messages[start:stop], rows[start:stop], start)
+            for start in range(0, len(doubtful), _CHUNK):
+                self._prove_loadable(messages, rows, doubtful[start : start + _CHUNK])
         return rows
 
-    def _encode_message(self, message: Any, given: str | None, new: str, name: str) -> MessageRow:
-        if given is None:
-            given = read_field(message, "message_id")
+    def _encode_message(self, message: Any, index: int, given: str | None, new: str, doubtful: list[int]) -> MessageRow:
+        own_id, run_id, role, metadata = read_fields(message)
+        if given is None and own_id is not None:
             # A class may call it "" before there is one, or have a method of that name.
-            if given == "" or callable(given):
-                given = None
-        message_id = new if given is None else check_given_id(f"{name}.message_id", given)
-        run_id = check_optional_id(f"{name}.run_id", read_field(message, "run_id"))
-        payload = _dump(self._dump_message, message, name, self._check_message)
+            given = None if own_id == "" or callable(own_id) else own_id
+        message_id = new if given is None else check_given_id(f"messages[{index}].message_id", given)
+        if run_id is not None:
+            run_id = check_id(f"messages[{index}].run_id", run_id)
+        if self._is_exact is not None and self._is_exact(message):
+            payload = self._dumping_of_class(type(message))(message)
+        else:
+            doubtful.append(index)
+            payload = _dump(self._dump_message, message, f"messages[{index}]", self._check_message)
+        if len(payload) > self.max_value_bytes:
+            raise MessageTooLargeError(f"messages[{index}]", len(payload), self.max_value_bytes)
         return MessageRow(
-            within(payload, name, self.max_value_bytes),
+            payload,
             FORMAT_JSON,
             run_id,
-            _role_mirror(read_field(message, "role")),
-            _metadata_mirror(read_field(message, "metadata")),
+            _role_mirror(role),
+            _metadata_mirror(metadata) if metadata else "{}",
             message_id,
             given is not None,
-            search_text(self._searchable, message),
+            search_text(self._searchable, message) if self._searchable else None,
         )
 
-    def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], start: int) -> None:
+    def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], doubtful: list[int]) -> None:
         # A field assigned after validation, a class that is no message: both dump, and would never load again.
         try:
-            decoded = self._validate(_joined([row.payload for row in rows]))
+            decoded = self._validate(_joined([rows[index].payload for index in doubtful]))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            index, *steps = first["loc"] or (0,)
+            place, *steps = first["loc"] or (0,)
             path = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
             raise UnstorableValueError(
-                f"messages[{start + int(index)}]{path}",
+                f"messages[{doubtful[int(place)]}]{path}",
                 f"this is not what message_type describes and could not be loaded again: {first['msg']}",
             ) from None
-        for index, (message, again) in enumerate(zip(messages, decoded, strict=True), start):
+        for index, again in zip(doubtful, decoded, strict=True):
+            message = messages[index]
             if again != message and self._plain(again) != self._plain(message):
                 raise UnstorableValueError(f"messages[{index}]", "it would come back as something else")
 
@@ -303,8 +312,22 @@ def _dumping_of(adapter: TypeAdapter[Any]) -> Callable[[Any], bytes]:
     By the fields' own names, which no alias can make unreadable. What the type does not describe is refused by loading
     it again, with a better message than a warning's.
     """
+    return _dumping_by(adapter.serializer)
+
+
+def _dumping_by(serializer: Any) -> Callable[[Any], bytes]:
     # False, because "none" says the same and takes twice as long.
-    return partial(adapter.serializer.to_json, by_alias=False, warnings=False, round_trip=True)
+    return partial(serializer.to_json, by_alias=False, warnings=False, round_trip=True)
+
+
+def _dumping_of_classes(otherwise: Callable[[Any], bytes]) -> Callable[[Any], Callable[[Any], bytes]]:
+    """How a message of exactly one class is dumped: its own serializer need not find out which of a union it is."""
+
+    @cache
+    def dumping_of(kind: Any) -> Callable[[Any], bytes]:
+        return _dumping_by(kind.__pydantic_serializer__) if issubclass(kind, BaseModel) else otherwise
+
+    return dumping_of
 
 
 def _dump(dump: Callable[[Any], bytes], value: Any, name: str, check: Callable[[Any], None]) -> bytes:
@@ -344,14 +367,16 @@ def _joined(payloads: list[bytes]) -> bytes:
 
 
 def _role_mirror(role: Any) -> str:
-    fits = isinstance(role, str) and len(role) <= _ROLE_LENGTH and role.isprintable()
-    return str.__str__(role) if fits else ""
+    return _fitting_role(role if type(role) is str else str.__str__(role)) if isinstance(role, str) else ""
+
+
+@lru_cache(maxsize=100)  # there are few
+def _fitting_role(role: str) -> str:
+    return role if len(role) <= _ROLE_LENGTH and role.isprintable() else ""
 
 
 def _metadata_mirror(metadata: Any) -> str:
     """A copy for the queryable column, or nothing where some server would refuse it."""
-    if not metadata:
-        return "{}"
     try:
         text = json_values.encode(metadata)
     except (PydanticSerializationError, UnicodeError):

@@ -20,6 +20,8 @@ OWN_ENGINE: dict[str, Any] = {"threadkeep_own": True}
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
+Row = list[Any]
+"""Values in the order of a statement's columns."""
 
 _FETCHALL, _ROWCOUNT, _LASTROWID = methodcaller("fetchall"), attrgetter("rowcount"), attrgetter("lastrowid")
 
@@ -60,14 +62,15 @@ class Prepared:
         number: int = self._execute(conn, values, _LASTROWID)
         return number
 
-    def each(self, conn: sa.Connection, values: Sequence[Values]) -> None:
-        """Execute it for each of these."""
+    def each(self, conn: sa.Connection, rows: Sequence[Row]) -> None:
+        """Execute it for each of these rows. Their values may be changed to what the driver takes."""
         if not is_own(conn):
-            conn.execute(self._statement, values)
+            assert self._columns is not None
+            conn.execute(self._statement, [dict(zip(self._columns, row, strict=True)) for row in rows])
             return
         compiled = self.compiled(conn.dialect)
-        rows = compiled.bound_each(values)
-        _on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, rows))
+        bound = compiled.bound_each(rows)
+        _on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, bound))
 
     def _execute(self, conn: sa.Connection, values: Values, result: Callable[[Any], Any]) -> Any:
         compiled = self.compiled(conn.dialect)
@@ -150,22 +153,18 @@ class _Compiled:
             row[name] = process(row[name])
         return [row[name] for name in self._names]
 
-    def bound_each(self, rows: Sequence[Values]) -> list[list[Any]]:
-        """The same, for several rows."""
-        bound = [[values[name] for name in self._names] for values in self._with_constants(rows)]
-        processed = [(self._names.index(name), process) for name, process in self._processes]
-        for place, process in processed:
+    def bound_each(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The same for several rows, whose values are in its order already. They are changed in place."""
+        for name, process in self._processes:
+            place = self._names.index(name)
             before = after = None
-            for row in bound:
+            for row in rows:
                 # What is the same object in every row, as their time is, is processed once.
                 if row[place] is not before:
                     before = row[place]
                     after = process(before)
                 row[place] = after
-        return bound
-
-    def _with_constants(self, rows: Sequence[Values]) -> Iterable[Values]:
-        return ({**self._constants, **values} for values in rows) if self._constants else rows
+        return rows
 
 
 def is_own(conn: sa.Connection) -> bool:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
-from threadkeep.sql.prepared import Prepared, Values
+from threadkeep.sql.prepared import Prepared, Row
 from threadkeep.sql.tables import threads
 
 
@@ -218,7 +218,7 @@ class Hooks:
     def _insert_if_absent(self, table: sa.Table, *columns: str) -> Prepared:
         return Prepared(self.insert(table).on_conflict_do_nothing(), columns)
 
-    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
+    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
         """Execute the insert for each of the rows."""
         insert.each(conn, rows)
 

@@ -18,7 +18,7 @@ from threadkeep.sql.dialects import mysql_groups, mysql_rows, mysql_shortcuts
 from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
 from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, UPSERT
 from threadkeep.sql.parameters import NOW, THREAD
-from threadkeep.sql.prepared import Prepared, Values, is_own
+from threadkeep.sql.prepared import Prepared, Row, is_own
 from threadkeep.sql.tables import threads
 
 _DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
@@ -141,7 +141,7 @@ class MySQLHooks(Hooks):
             raise
         return True
 
-    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
+    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
         if is_own(conn):
             mysql_rows.insert_rows(conn, insert, rows)
         else:

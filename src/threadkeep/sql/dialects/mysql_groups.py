@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,14 +17,13 @@ from threadkeep import rules
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.mysql_rows import inserting, said
 from threadkeep.sql.dialects.shortcuts import AppendCall, run_ids_of, that_fit
+from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.parameters import NOW
 from threadkeep.sql.prepared import Prepared, execute_texts
-from threadkeep.sql.tables import messages, runs, threads
+from threadkeep.sql.tables import runs, threads
 
 _MOST_ROWS = 200
 _MOST_BYTES = 256 * 1024
-
-_INSERT = Prepared(sa.insert(messages), messages.c.keys())
 
 
 def _named(name: str, count: int) -> list[Any]:
@@ -95,26 +95,16 @@ def _locked(conn: sa.Connection, rows_of: dict[str, list[MessageRow]]) -> dict[s
 def _write(conn: sa.Connection, appended: dict[str, tuple[int, list[MessageRow]]]) -> None:
     """Insert the messages after the last seq of each thread, write down the new ones, and commit."""
     now = rules.utc_now()
-    placed = [
-        {
-            "thread_id": thread_id,
-            "seq": seq,
-            "role": row.role,
-            "run_id": row.run_id,
-            "format": row.format,
-            "payload": row.payload,
-            "metadata": row.metadata,
-            "created_at": now,
-            "message_id": row.message_id,
-        }
-        for thread_id, (last_seq, rows) in appended.items()
-        for seq, row in enumerate(rows, last_seq + 1)
-    ]
+    rows_of = [placed(thread_id, rows, last_seq + 1, now) for thread_id, (last_seq, rows) in appended.items()]
     last_seqs = [last_seq + len(rows) for last_seq, rows in appended.values()]
     counters = {**_numbered(thread=[*appended], last_seq=last_seqs), "now": now}
     execute_texts(
         conn,
-        [*inserting(_INSERT, conn.dialect, placed), said(_move_on(len(appended)), conn.dialect, counters), "COMMIT"],
+        [
+            *inserting(INSERT, conn.dialect, [*chain(*rows_of)]),
+            said(_move_on(len(appended)), conn.dialect, counters),
+            "COMMIT",
+        ],
     )
 
 

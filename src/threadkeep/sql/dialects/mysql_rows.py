@@ -11,19 +11,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from threadkeep.sql.prepared import Prepared, Values, execute_texts
+from threadkeep.sql.prepared import Prepared, Row, Values, execute_texts
 
 _STATEMENT_LENGTH = 1_000_000
 """Far below the smallest packet a server takes by default. A row that is longer goes alone."""
 
 
-def insert_rows(conn: sa.Connection, insert: Prepared, rows: Sequence[Values]) -> None:
+def insert_rows(conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
     """Insert the rows, on an engine of our own."""
     for statement in inserting(insert, conn.dialect, rows):
         execute_texts(conn, [statement])
 
 
-def inserting(insert: Prepared, dialect: sa.Dialect, rows: Sequence[Values]) -> Iterator[str]:
+def inserting(insert: Prepared, dialect: sa.Dialect, rows: Sequence[Row]) -> Iterator[str]:
     """Statements that insert the rows."""
     compiled = insert.compiled(dialect)
     head, found, _ = compiled.sql.partition("VALUES")

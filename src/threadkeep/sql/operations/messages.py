@@ -13,6 +13,7 @@ from threadkeep import json_values, rules
 from threadkeep.errors import DuplicateIdError
 from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.operations import runs
 from threadkeep.sql.parameters import IDS, THREAD
 from threadkeep.sql.prepared import Prepared
@@ -64,7 +65,6 @@ _LOAD = Prepared(
 )
 
 
-_INSERT = Prepared(sa.insert(messages), messages.c.keys())
 _TAKEN = tuple(
     sa.select(table.c.message_id)
     .where(table.c.thread_id == THREAD, table.c.message_id.in_(IDS))
@@ -82,22 +82,8 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
     for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.is_id_given]):
         raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
-    placed = (
-        {
-            "thread_id": thread_id,
-            "seq": seq,
-            "role": row.role,
-            "run_id": row.run_id,
-            "format": row.format,
-            "payload": row.payload,
-            "metadata": row.metadata,
-            "created_at": now,
-            "message_id": row.message_id,
-        }
-        for seq, row in enumerate(rows, first_seq)
-    )
-    for some in in_batches(placed):
-        hooks.insert_rows(conn, _INSERT, some)
+    for some in in_batches(placed(thread_id, rows, first_seq, now)):
+        hooks.insert_rows(conn, INSERT, some)
     to_be_found = [
         {"thread_id": thread_id, "seq": seq, "folded": row.search_text}
         for seq, row in enumerate(rows, first_seq)

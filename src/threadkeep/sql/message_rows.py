@@ -1,0 +1,22 @@
+"""The rows of messages as they are inserted: their values in the order of the table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from threadkeep.records import MessageRow
+from threadkeep.sql.prepared import Prepared, Row
+from threadkeep.sql.tables import messages
+
+INSERT = Prepared(sa.insert(messages), messages.c.keys())
+
+
+def placed(thread_id: str, rows: Iterable[MessageRow], first_seq: int, now: datetime) -> Iterator[Row]:
+    """The rows of a thread, from this seq on."""
+    return (
+        [thread_id, seq, role, run_id, format_, payload, metadata, now, message_id]
+        for seq, (payload, format_, run_id, role, metadata, message_id, _, _) in enumerate(rows, first_seq)
+    )
