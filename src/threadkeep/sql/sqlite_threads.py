@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 from os import PathLike, fspath
 from queue import SimpleQueue
 from threading import Thread
@@ -52,9 +53,14 @@ class _Worker:
 
     def run(self, work: Work[T]) -> asyncio.Future[T]:
         """Run the work there. Who is cancelled does not stop it."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._submit(work, partial(_answer, answer))
+        return answer
+
+    def _submit(self, work: Work[Any], tell: Callable[[Outcome], None]) -> None:
+        """Run the work there, and tell the event loop what became of it."""
         self.refuse_if_closed()
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
             try:
@@ -64,10 +70,9 @@ class _Worker:
             except BaseException as error:
                 outcome = Outcome(error=error)
             with suppress(RuntimeError):  # the loop may be closed: nobody asks any more
-                loop.call_soon_threadsafe(_answer, answer, outcome)
+                loop.call_soon_threadsafe(tell, outcome)
 
         self._jobs.put(job)
-        return answer
 
     def refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -102,15 +107,14 @@ def _answer(future: asyncio.Future[Any], outcome: Outcome) -> None:
 class _Write:
     """A write that waits for the writer."""
 
-    transaction: asyncio.Future[list[Outcome]]
-    """That it has become a part of, once it has."""
-
     def __init__(self, work: Work[Any]) -> None:
         loop = asyncio.get_running_loop()
         self.work = work
         self.decision = Decision()
         self.since = loop.time()
         self.answer: asyncio.Future[Any] = loop.create_future()
+        self.settled: asyncio.Future[None] = loop.create_future()
+        """Done when its transaction is over, also for a caller who was cancelled."""
 
 
 class _Writer(_Worker):
@@ -143,7 +147,7 @@ class _Writer(_Worker):
             result: T = await write.answer
         except asyncio.CancelledError:
             if not write.decision.cancel():
-                await until_done(write.transaction)
+                await until_done(write.settled)
             raise
         return result
 
@@ -160,16 +164,14 @@ class _Writer(_Worker):
             return
         self._at_rest.clear()
         attempts = [Attempt(write.work, write.decision.commit) for write in group]
-        transaction = self.run(lambda conn: write_together(conn, self._transactions, attempts))
-        for write in group:
-            write.transaction = transaction
-        transaction.add_done_callback(lambda _: self._answer(group, transaction))
+        self._submit(lambda conn: write_together(conn, self._transactions, attempts), partial(self._answer_each, group))
 
-    def _answer(self, group: list[_Write], transaction: asyncio.Future[list[Outcome]]) -> None:
-        error = transaction.exception()
-        outcomes = [Outcome(error=error)] * len(group) if error else transaction.result()
+    def _answer_each(self, group: list[_Write], together: Outcome) -> None:
+        error = together.error
+        outcomes = [Outcome(error=error)] * len(group) if error else together.result
         for write, outcome in zip(group, outcomes, strict=True):
             _answer(write.answer, outcome)
+            write.settled.set_result(None)
         if error is not None:
             # Whatever this group waited for in vain, those behind it have waited for as well.
             too_long = self._loop.time() - self._transactions.lock_timeout
