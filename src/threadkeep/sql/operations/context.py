@@ -13,6 +13,7 @@ from threadkeep import message_ids, rules, windows
 from threadkeep.errors import DuplicateIdError, SummaryNotFoundError, ThreadNotFoundError
 from threadkeep.records import MessageRow, PlacedItem, StoredEntry
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations.log import ENTRIES, ENTRY, SUMMARIES, entry, summary_entry
 from threadkeep.sql.operations.messages import NOT_STORED, in_batches, taken
 from threadkeep.sql.parameters import SEQS, THREAD
@@ -31,6 +32,7 @@ def _window(of_message: Sequence[Any], of_summary: Sequence[Any]) -> sa.Compound
     summarized = its_rows.add_columns(*of_summary).select_from(context.join(summaries, _ITS_SUMMARY))
     stayed = its_rows.add_columns(*of_message).select_from(context.join(messages, _ITS_MESSAGE))
     later = sa.select(messages.c.seq, sa.null(), *of_message).where(messages.c.thread_id == THREAD)
+    later = along_key(later, messages)
     return sa.union_all(
         summarized,
         stayed.where(context.c.number.is_(None)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -12,10 +13,12 @@ from threadkeep import rules
 from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import StoredMessage
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations import context
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
 from threadkeep.sql.operations.runs import completion_seq_of
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
+from threadkeep.sql.prepared import Prepared, is_own
 from threadkeep.sql.tables import (
     checkpoints,
     messages,
@@ -27,16 +30,21 @@ from threadkeep.sql.tables import (
     threads,
 )
 
+Fresh = Callable[[sa.Select[Any]], sa.Select[Any]]
+"""How a statement is made to read what is committed by now."""
 
-def _in_slice(cutoff: Any, hooks: Hooks | None = None) -> sa.ColumnElement[bool]:
-    """Legacy messages, and those of runs that were completed no later than the cutoff; with hooks, by now."""
+
+def _as_it_is(statement: sa.Select[Any]) -> sa.Select[Any]:
+    return statement
+
+
+def _in_slice(cutoff: Any, fresh: Fresh = _as_it_is) -> sa.ColumnElement[bool]:
+    """Legacy messages, and those of runs that were completed no later than the cutoff."""
     completed = sa.select(runs.c.run_id).where(
         runs.c.thread_id == THREAD, runs.c.completion_seq.is_not(None), runs.c.completion_seq <= cutoff
     )
-    if hooks is not None:
-        completed = hooks.fresh(completed)
     return sa.and_(
-        messages.c.thread_id == THREAD, sa.or_(messages.c.run_id.is_(None), messages.c.run_id.in_(completed))
+        messages.c.thread_id == THREAD, sa.or_(messages.c.run_id.is_(None), messages.c.run_id.in_(fresh(completed)))
     )
 
 
@@ -49,16 +57,16 @@ _SNAPSHOT = sa.union_all(
         _CUTOFF_NOW.label("format"),
         *NOT_STORED,
     ).where(threads.c.thread_id == THREAD),
-    sa.select(*STORED).where(_in_slice(_CUTOFF_NOW)),
+    along_key(sa.select(*STORED), messages).where(_in_slice(_CUTOFF_NOW)),
 )
 
-_EXISTS = sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD)
+_EXISTS = Prepared(sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD))
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
 _TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
 _MADE_AT = sa.bindparam("made_at", type_=threads.c.created_at.type)
 _COPIED = (
-    sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
+    along_key(sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place")), messages)
     .where(_in_slice(CUTOFF))
     .subquery()
 )
@@ -68,25 +76,32 @@ def _copy_messages(seq: Any) -> sa.Select[Any]:
     return sa.select(_TARGET, seq, *(messages.c[name] for name in _AS_THEY_ARE))
 
 
-_COPY_MESSAGES = sa.insert(messages).from_select(
-    ["thread_id", "seq", *_AS_THEY_ARE], _copy_messages(messages.c.seq).where(_in_slice(CUTOFF))
+_COPY_MESSAGES = Prepared(
+    sa.insert(messages).from_select(
+        ["thread_id", "seq", *_AS_THEY_ARE],
+        along_key(_copy_messages(messages.c.seq), messages).where(_in_slice(CUTOFF)),
+    )
 )
 # The seqs are numbered apart from the rows: a server would keep the payloads in a temporary table, on disk.
-_COPY_MESSAGES_ANEW = sa.insert(messages).from_select(
-    ["thread_id", "seq", *_AS_THEY_ARE],
-    _copy_messages(_COPIED.c.place)
-    .select_from(_COPIED.join(messages, messages.c.seq == _COPIED.c.seq))
-    .where(messages.c.thread_id == THREAD),
+_COPY_MESSAGES_ANEW = Prepared(
+    sa.insert(messages).from_select(
+        ["thread_id", "seq", *_AS_THEY_ARE],
+        _copy_messages(_COPIED.c.place)
+        .select_from(_COPIED.join(messages, messages.c.seq == _COPIED.c.seq))
+        .where(messages.c.thread_id == THREAD),
+    )
 )
-_COPY_RUNS = sa.insert(runs).from_select(
-    ["thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"],
-    sa.select(
-        _TARGET,
-        runs.c.run_id,
-        runs.c.claimed_at,
-        runs.c.completed_at,
-        runs.c.completion_seq,
-    ).where(runs.c.thread_id == THREAD, runs.c.completion_seq <= CUTOFF),
+_COPY_RUNS = Prepared(
+    sa.insert(runs).from_select(
+        ["thread_id", "run_id", "claimed_at", "completed_at", "completion_seq"],
+        sa.select(
+            _TARGET,
+            runs.c.run_id,
+            runs.c.claimed_at,
+            runs.c.completed_at,
+            runs.c.completion_seq,
+        ).where(runs.c.thread_id == THREAD, runs.c.completion_seq <= CUTOFF),
+    )
 )
 
 
@@ -147,25 +162,29 @@ _OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "pr
 _LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
 
 
+def _fresh_on(conn: sa.Connection, hooks: Hooks) -> Fresh:
+    """On an engine of ours every statement is fresh by itself, and needs no locks for it."""
+    return _as_it_is if is_own(conn) else hooks.fresh
+
+
 @cache
-def _seqs(hooks: Hooks, *, copied: bool) -> sa.Select[Any]:
+def _seqs(fresh: Fresh, *, copied: bool) -> sa.Select[Any]:
     """Of the messages that are copied, or of those that are left behind: what a copying statement sees, too."""
-    in_slice = _in_slice(CUTOFF, hooks)
+    in_slice = _in_slice(CUTOFF, fresh)
     seqs = sa.select(messages.c.seq).where(messages.c.thread_id == THREAD, in_slice if copied else ~in_slice)
-    return hooks.fresh(seqs.order_by(messages.c.seq))
+    return fresh(seqs.order_by(messages.c.seq))
 
 
 @cache
-def _to_copy(hooks: Hooks) -> sa.Select[Any]:
+def _to_copy(fresh: Fresh) -> Prepared:
     """How many messages there are to copy, the last of them, and in which other tables the source has rows at all."""
-    beside = (hooks.fresh(sa.select(table.c.thread_id).where(table.c.thread_id == THREAD)) for table in _BESIDE)
-    return hooks.fresh(
-        sa.select(
-            sa.func.count().label("messages"),
-            sa.func.coalesce(sa.func.max(messages.c.seq), 0).label("last_seq"),
-            *(rows.exists().label(table.name) for table, rows in zip(_BESIDE, beside, strict=True)),
-        ).where(_in_slice(CUTOFF, hooks))
-    )
+    beside = (fresh(sa.select(table.c.thread_id).where(table.c.thread_id == THREAD)) for table in _BESIDE)
+    counted = sa.select(
+        sa.func.count(),
+        sa.func.coalesce(sa.func.max(messages.c.seq), sa.literal_column("0")),
+        *(rows.exists() for rows in beside),
+    ).where(_in_slice(CUTOFF, fresh))
+    return Prepared(fresh(along_key(counted, messages)))
 
 
 def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
@@ -193,18 +212,19 @@ def fork(
     thread = hooks.lock_unchanged(conn, source, *columns)
     if thread is None:
         raise ThreadNotFoundError(source)
-    if conn.execute(_EXISTS, {"thread": target}).first():
+    if _EXISTS.rows(conn, {"thread": target}):
         raise ThreadAlreadyExistsError(target)
     cutoff = rules.require_cutoff(source, after_run_id, completion_seq_of(conn, source, after_run_id))
     slice_ = {"thread": source, "cutoff": cutoff}
-    to_copy = conn.execute(_to_copy(hooks), slice_).one()
+    fresh = _fresh_on(conn, hooks)
+    ((count, last_seq, *beside),) = _to_copy(fresh).rows(conn, slice_)
     now = rules.utc_now()
     row = {
         "thread_id": target,
         "parent_thread_id": source,
-        "forked_at_seq": to_copy.last_seq,
+        "forked_at_seq": last_seq,
         "extra": rules.forked_extra(source, thread.extra, metadata, max_bytes),
-        "last_seq": to_copy.messages,
+        "last_seq": count,
         "last_completion_seq": cutoff,
         "created_at": now,
         "updated_at": now,
@@ -214,18 +234,18 @@ def fork(
         raise ThreadAlreadyExistsError(target)
     whole = {**slice_, "target": target, "made_at": now}
     # As many as the last one's seq, so all from the first on: they have the seqs already that they are to have.
-    has_no_gaps = to_copy.messages == to_copy.last_seq
-    conn.execute(_COPY_MESSAGES if has_no_gaps else _COPY_MESSAGES_ANEW, whole)
-    conn.execute(_COPY_RUNS, whole)
+    has_no_gaps = count == last_seq
+    (_COPY_MESSAGES if has_no_gaps else _COPY_MESSAGES_ANEW).count(conn, whole)
+    _COPY_RUNS.count(conn, whole)
     counters = {}
     if thread.last_version:
         conn.execute(_COPY_CHECKPOINTS, whole)
         counters["last_version"] = conn.execute(_LAST_VERSION, {"thread": target}).scalar_one() or 0
     if thread.compacted_seq:
-        copied, left = (conn.execute(_seqs(hooks, copied=copied), slice_).scalars().all() for copied in (True, False))
+        copied, left = (conn.execute(_seqs(fresh, copied=copied), slice_).scalars().all() for copied in (True, False))
         counters["compacted_seq"] = context.copy_window(conn, source, target, copied, left)
-    for table, copy in _BESIDE.items():
-        if to_copy._mapping[table.name]:
+    for is_there, copy in zip(beside, _BESIDE.values(), strict=True):
+        if is_there:
             conn.execute(copy, whole)
     if counters:
         conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)

@@ -13,6 +13,7 @@ from threadkeep import json_values, rules
 from threadkeep.errors import DuplicateIdError
 from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.operations import runs
 from threadkeep.sql.parameters import IDS, THREAD
@@ -54,12 +55,15 @@ _LOAD = Prepared(
             threads.c.extra,
             threads.c.parent_thread_id,
         ).where(threads.c.thread_id == THREAD),
-        sa.select(
-            messages.c.seq,
-            messages.c.format,
-            messages.c.payload,
-            _where_cubepi_wrote(sa.cast(messages.c.metadata, sa.Text)),
-            _where_cubepi_wrote(messages.c.run_id),
+        along_key(
+            sa.select(
+                messages.c.seq,
+                messages.c.format,
+                messages.c.payload,
+                _where_cubepi_wrote(sa.cast(messages.c.metadata, sa.Text)),
+                _where_cubepi_wrote(messages.c.run_id),
+            ),
+            messages,
         ).where(messages.c.thread_id == THREAD),
     )
 )

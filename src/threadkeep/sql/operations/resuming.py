@@ -18,6 +18,7 @@ from threadkeep.records import (
     StoredState,
 )
 from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations.checkpoints import COLUMNS
 from threadkeep.sql.operations.ledger import calls
 from threadkeep.sql.operations.messages import STORED, stored_message
@@ -42,7 +43,7 @@ def _parts(hooks: Hooks) -> dict[str, sa.Select[Any]]:
         .select_from(runs.outerjoin(leases, its_lease))
         .where(runs.c.thread_id == THREAD, runs.c.completed_at.is_(None)),
         "call": calls(hooks).where(tool_calls.c.thread_id == THREAD, tool_calls.c.status == ISSUED),
-        "message": sa.select(*STORED).where(messages.c.thread_id == THREAD),
+        "message": along_key(sa.select(*STORED), messages).where(messages.c.thread_id == THREAD),
         "part": DRAFTS,
     }
 
