@@ -202,6 +202,38 @@ class Named(str):
     """A str that is not exactly one."""
 
 
+HOSTILE_TEXTS = [
+    *(
+        "'",
+        "''",
+        "\\",
+        "\\'",
+        "\\\\'",
+        "\\\\",
+        '"',
+        "`",
+        "\0",
+        "\x1a",
+        "\n\r\t",
+        "%",
+        "%s %d %%",
+        "?",
+        ":thread",
+        "$1",
+        "{}",
+    ),
+    *(
+        "'); DROP TABLE cubepi_threads; -- ",
+        "\\'); DROP TABLE cubepi_threads; #",
+        "/*",
+        "*/",
+        "-- ",
+        "é' 🙂\\",
+        "\u2028",
+    ),
+]
+"""Texts that would be something else to a database, if they were not kept apart from its statements."""
+
 UNSTORABLE_VALUES: list[tuple[Any, str]] = [
     (float("nan"), ""),
     (float("inf"), ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from threadkeep.testing.samples import (
     BAD_IDS,
     DIFFERENT_IDS,
     GOOD_IDS,
+    HOSTILE_TEXTS,
     STORABLE_VALUES,
     UNSTORABLE_VALUES,
     asking,
@@ -139,6 +141,19 @@ class ValuesContract:
         assert same(user.metadata, values)
         assert same(assistant.content[0].arguments, values)
         assert same(result.details, values)
+
+    async def test_no_text_is_more_than_a_text(self, checkpointer: Any) -> None:
+        """However many are appended at once: a backend may write few and many in other words."""
+        messages = [said(text, note=text) for text in HOSTILE_TEXTS]
+        for number, message in enumerate(messages):
+            await checkpointer.append(f"alone {number}", [message])
+            assert (await checkpointer.load(f"alone {number}")).messages == [message]
+        await asyncio.gather(*(checkpointer.append(f"alone {number}", [said("x")]) for number in range(len(messages))))
+        await asyncio.gather(*(checkpointer.append(f"alone {n}", [each]) for n, each in enumerate(messages)))
+        for number, message in enumerate(messages):
+            assert (await checkpointer.load(f"alone {number}")).messages == [message, said("x"), message]
+        await checkpointer.append("many", messages * 20)
+        assert (await checkpointer.load("many")).messages == messages * 20
 
     async def test_what_would_not_come_back_is_refused_with_its_path(self, checkpointer: Any) -> None:
         for value, path in UNSTORABLE_VALUES:

@@ -1,7 +1,7 @@
 """Statements with their values in them, for MySQL and MariaDB: many rows in few of them.
 
-Their driver escapes every value character by character, which takes as long as the server takes to store it. As a
-hexadecimal literal a value is written by one fast call, and nothing in it can end the literal, whatever the SQL mode.
+Their driver escapes every value character by character, which takes as long as the server takes to store it. Here a
+value is a literal that few fast calls make: texts and odd bytes in hexadecimal digits, payloads in quotes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from threadkeep.sql.prepared import Prepared, Row, Values, execute_texts
 
 _STATEMENT_LENGTH = 1_000_000
-"""Far below the smallest packet a server takes by default. A row that is longer goes alone."""
+"""In bytes. Far below the smallest packet a server takes by default. A row that is longer goes alone."""
 
 
 def insert_rows(conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
@@ -42,11 +42,12 @@ def _joined(rows: Iterable[str]) -> Iterator[str]:
     gathered: list[str] = []
     length = 0
     for row in rows:
-        if gathered and length + len(row) > _STATEMENT_LENGTH:
+        its_length = len(row) if row.isascii() else 4 * len(row)  # in UTF-8, at most
+        if gathered and length + its_length > _STATEMENT_LENGTH:
             yield ",".join(gathered)
             gathered, length = [], 0
         gathered.append(row)
-        length += len(row)
+        length += its_length
     if gathered:
         yield ",".join(gathered)
 
@@ -57,6 +58,21 @@ def _literal(value: Any) -> str:
     if type(value) is int:
         return str(value)
     if type(value) is bytes:
-        return f"0x{value.hex()}" if value else "''"
+        return _payload(value)
     text = str(value)  # a time, too: without a zone, as it is stored
     return f"_utf8mb4 0x{text.encode().hex()}" if text else "''"
+
+
+def _payload(value: bytes) -> str:
+    """In quotes, which is half as long as digits. JSON in UTF-8 has no NUL.
+
+    Backslashes escape, in the mode that every connection of ours is set to. In the other, two of them would be stored
+    for one; in neither can a value end its literal.
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+    if "\0" in text:
+        return f"0x{value.hex()}"
+    return "_binary'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
