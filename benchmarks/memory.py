@@ -44,6 +44,7 @@ Result = dict[str, Any]
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; all if none is named")
+    arguments.add_argument("--of", choices=("talk", "transcript"), default="talk", help="text alone, or tools, too")
     arguments.add_argument("--messages", type=int, help="100000, or with --trace 2000: tracing takes long")
     arguments.add_argument("--calls", type=calls, default=",".join(CALLS), help=f"{','.join(CALLS)}, or some of them")
     arguments.add_argument("--repeat", type=int, default=1, help="so many processes for each call")
@@ -89,17 +90,17 @@ def calls(text: str) -> list[str]:
 
 def work_on(kind: str, url: str, given: argparse.Namespace) -> Result:
     if given.trace:
-        result = trace(kind, url, given.messages, given.calls)
+        result = trace(kind, url, given.messages, given.of, given.calls)
         show_trace(result)
         return result
     with console.status(kind):
-        return measure(kind, url, given.messages, given.repeat, given.calls)
+        return measure(kind, url, given.messages, given.of, given.repeat, given.calls)
 
 
-def one_call(operation: str, url: str, thread: str, messages: int, *more: str) -> dict[str, Any]:
+def one_call(operation: str, url: str, thread: str, messages: int, of: str, *more: str) -> dict[str, Any]:
     """What the process told that made the call."""
     program = Path(__file__).with_name("one_call.py")
-    words = [sys.executable, program, operation, url, thread, str(messages), *more]
+    words = [sys.executable, program, operation, url, thread, str(messages), of, *more]
     done = subprocess.run(words, stdout=subprocess.PIPE, check=True)  # noqa: S603 - the words are our own
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -115,23 +116,23 @@ def data_of(url: str, thread: str) -> int:
 # ---- how much -------------------------------------------------------------------------------------------
 
 
-def measure(kind: str, url: str, messages: int, repeat: int, wanted: list[str]) -> Result:
+def measure(kind: str, url: str, messages: int, of: str, repeat: int, wanted: list[str]) -> Result:
     """What each call takes, and whether that is little enough."""
     thread, few = "thread-0", "few"
-    told = {"append": [one_call("append", url, f"thread-{number}", messages) for number in range(repeat)]}
+    told = {"append": [one_call("append", url, f"thread-{number}", messages, of) for number in range(repeat)]}
     data = {thread: data_of(url, thread)}
     for operation in ("load", "load-dict"):
         if operation in wanted:
-            told[operation] = [one_call(operation, url, thread, messages) for _ in range(repeat)]
+            told[operation] = [one_call(operation, url, thread, messages, of) for _ in range(repeat)]
     calls = {name: figures_of(each, messages, data[thread], TARGET) for name, each in told.items()}
     if "stream" in wanted:
-        one_call("append", url, few, messages // _FEWER)
+        one_call("append", url, few, messages // _FEWER, of)
         data[few] = data_of(url, few)
-        for name, of, count in (("stream a tenth", few, messages // _FEWER), ("stream", thread, messages)):
-            each = [one_call("stream", url, of, count) for _ in range(repeat)]
-            calls[name] = figures_of(each, count, data[of], None)
+        for name, streamed, count in (("stream a tenth", few, messages // _FEWER), ("stream", thread, messages)):
+            each = [one_call("stream", url, streamed, count, of) for _ in range(repeat)]
+            calls[name] = figures_of(each, count, data[streamed], None)
         calls["stream"]["is_met"] = calls["stream"]["peak"] <= FLAT * calls["stream a tenth"]["peak"] + NOISE
-    return {"kind": kind, "messages": messages, "calls": calls}
+    return {"kind": kind, "messages": messages, "of": of, "calls": calls}
 
 
 def figures_of(told: list[dict[str, int]], messages: int, data: int, target: float | None) -> dict[str, Any]:
@@ -176,11 +177,11 @@ def show(results: list[Result]) -> None:
 # ---- where ----------------------------------------------------------------------------------------------
 
 
-def trace(kind: str, url: str, messages: int, wanted: list[str]) -> Result:
+def trace(kind: str, url: str, messages: int, of: str, wanted: list[str]) -> Result:
     # Traced or not, it is appended: the others read it.
     how = ("trace",) if "append" in wanted else ()
-    told = {"append": one_call("append", url, "thread", messages, *how)}
-    told |= {name: one_call(name, url, "thread", messages, "trace") for name in wanted if name != "append"}
+    told = {"append": one_call("append", url, "thread", messages, of, *how)}
+    told |= {name: one_call(name, url, "thread", messages, of, "trace") for name in wanted if name != "append"}
     traced = {name: told[name] for name in wanted}
     return {"kind": kind, "messages": messages, "data": data_of(url, "thread"), "calls": traced}
 

@@ -1,7 +1,7 @@
-"""One call in a process of its own, so that its memory is its own: `python one_call.py OPERATION URL THREAD MESSAGES`.
+"""One call in a process of its own, so that its memory is its own.
 
-Prints one line of JSON. OPERATION is a key of `OPERATIONS`; with `trace` after MESSAGES, what is told is which lines of
-Python held the most when most was held.
+`python one_call.py OPERATION URL THREAD MESSAGES KIND` prints one line of JSON. OPERATION is a key of `OPERATIONS`,
+KIND one of `KINDS`; with `trace` after it, what is told is which lines of Python held the most when most was held.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from transcripts import transcript
+from transcripts import talk, transcript
 
 import threadkeep
 
@@ -49,6 +49,9 @@ async def stream(cp: Any, thread: str, _: Any) -> None:
         pass
 
 
+Messages = Callable[[str, int], Iterator[Any]]
+KINDS: dict[str, Messages] = {"talk": talk, "transcript": transcript}
+
 OPERATIONS: dict[str, tuple[Call, dict[str, Any]]] = {
     # With the options of the checkpointer.
     "append": (append, {}),
@@ -58,20 +61,22 @@ OPERATIONS: dict[str, tuple[Call, dict[str, Any]]] = {
 }
 
 
-def main(operation: str, url: str, thread: str, messages: int, is_trace: bool) -> None:
+def main(operation: str, url: str, thread: str, messages: int, kind: str, is_trace: bool) -> None:
     call, options = OPERATIONS[operation]
     work = trace if is_trace else measure
-    print(json.dumps(asyncio.run(work(call, url, thread, messages, options))))
+    given = list(KINDS[kind](thread, messages)) if call is append else None
+    print(json.dumps(asyncio.run(work(call, url, thread, given, options))))
 
 
 # ---- how much -------------------------------------------------------------------------------------------
 
 
-async def measure(call: Call, url: str, thread: str, messages: int, options: dict[str, Any]) -> dict[str, int]:
+async def measure(
+    call: Call, url: str, thread: str, given: list[Any] | None, options: dict[str, Any]
+) -> dict[str, int]:
     """In bytes: the most that the call took, how much of it is kept while its result is, and what the caller holds."""
     async with threadkeep.open_checkpointer(url, **options) as cp:
         await warm_up(cp, call, thread, options)
-        given = list(transcript(thread, messages)) if call is append else None
         before = settled()
         forget_peak()
         result = await call(cp, thread, given)
@@ -132,14 +137,13 @@ def memory(name: str) -> int:
 # ---- where ----------------------------------------------------------------------------------------------
 
 
-async def trace(call: Call, url: str, thread: str, messages: int, options: dict[str, Any]) -> dict[str, Any]:
+async def trace(call: Call, url: str, thread: str, given: list[Any] | None, options: dict[str, Any]) -> dict[str, Any]:
     """The lines that held the most at the peak. What is not Python's, such as SQLite's own memory, is not seen.
 
     The call is made twice: when the second time comes as near to the first one's peak as it has been, it is looked at.
     """
     async with threadkeep.open_checkpointer(url, **options) as cp:
         await warm_up(cp, call, thread, options)
-        given = list(transcript(thread, messages)) if call is append else None
         gc.collect()
         tracemalloc.start(_FRAMES)
         await call(cp, thread, given)
@@ -191,5 +195,5 @@ def shortened(site: str) -> str:
 
 
 if __name__ == "__main__":
-    _, operation, url, thread, messages, *more = sys.argv
-    main(operation, url, thread, int(messages), more == ["trace"])
+    _, operation, url, thread, messages, kind, *more = sys.argv
+    main(operation, url, thread, int(messages), kind, more == ["trace"])

@@ -1,7 +1,7 @@
-"""Messages as an agent makes them, about 1 KB each: runs of ten, in which a user asks and tools are called.
+"""Messages of about 1 KB, whose texts are objects of their own, as they would be if they had come from a model.
 
-Those of a run are told from those of another by their run_id, so the text of each is an object of its own, as it would
-be if it had come from a model.
+A *transcript* is as an agent makes it: runs of ten, in which a user asks and tools are called. *Talk* is 1 KB of text
+in each message, a user's and an assistant's in turns.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ RUN = 10
 """Messages in a run."""
 
 _SAID = "What had been planned at noon was forgotten by the evening, and somebody had to ask once more. "
+_KILOBYTE = 1024
 _USER, _ASSISTANT, _RESULT = _SAID * 9, _SAID * 7, _SAID * 8
 
 
@@ -26,6 +27,13 @@ def transcript(thread: str, count: int) -> Iterator[Any]:
     """The first `count` messages of a thread."""
     runs = range(-(-count // RUN))
     return islice((message for number in runs for message in messages_of_run(run_id_of(thread, number))), count)
+
+
+def talk(thread: str, count: int) -> Iterator[Any]:
+    """So many messages of 1 KB of text."""
+    for number in range(count):
+        kind = (UserMessage, AssistantMessage)[number % 2]
+        yield kind(content=[TextContent(text=f"{thread} {number}: {_SAID * 11}"[:_KILOBYTE])])
 
 
 def messages_of_run(run: str) -> Iterator[Any]:
