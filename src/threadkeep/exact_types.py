@@ -61,10 +61,11 @@ class _Reader:
     """Reads one schema, whose parts may refer to each other."""
 
     def __init__(self) -> None:
+        self._definitions_by_ref: dict[Any, _Schema] = {}
         self._by_ref: dict[str, Exactness] = {}
 
     def read(self, schema: _Schema) -> Exactness:
-        kind = schema.get("type")
+        kind = schema.get("type") if isinstance(schema, dict) else None
         if kind not in _KNOWN or not schema.keys() <= _DESCRIPTIONS | _KNOWN[kind]:
             raise _Unknown
         if kind in _PLAIN:
@@ -99,7 +100,7 @@ class _Reader:
 
     def _model(self, schema: _Schema) -> Exactness:
         fields = schema["schema"]
-        does_more = schema.get("custom_init") or schema.get("root_model") or not schema["config"].keys() <= _SETTINGS
+        does_more = schema.get("custom_init") or schema.get("root_model") or schema.get("config", {}).keys() - _SETTINGS
         # A field of just any model brings back another one.
         if does_more or fields.get("type") != "model-fields" or schema["cls"] is BaseModel:
             raise _Unknown
@@ -128,15 +129,20 @@ class _Reader:
         return self.read(schema["schema"])
 
     def _tagged_union(self, schema: _Schema) -> Exactness:
-        discriminator = schema["discriminator"]
-        if type(discriminator) is not str:
+        # By the class: that its tag is the right one is said by the class itself, whose field takes no other.
+        by_class = {self._class_of(choice): self.read(choice) for choice in schema["choices"].values()}
+        return lambda value: by_class.get(type(value), _never)(value)
+
+    def _class_of(self, schema: _Schema) -> Any:
+        described = self._definitions_by_ref.get(schema.get("schema_ref"), schema) if isinstance(schema, dict) else {}
+        if described.get("type") != "model":
             raise _Unknown
-        choices = {tag: self.read(choice) for tag, choice in schema["choices"].items()}
-        return lambda value: choices.get(_tag(value, discriminator), _never)(value)
+        return described["cls"]
 
     def _definitions(self, schema: _Schema) -> Exactness:
-        for definition in schema["definitions"]:
-            self._by_ref[definition["ref"]] = self.read(definition)
+        self._definitions_by_ref = {definition["ref"]: definition for definition in schema["definitions"]}
+        for ref, definition in self._definitions_by_ref.items():
+            self._by_ref[ref] = self.read(definition)
         return self.read(schema["schema"])
 
     def _definition_ref(self, schema: _Schema) -> Exactness:
@@ -149,11 +155,6 @@ _MISSING = object()
 
 def _never(value: Any) -> bool:
     return False
-
-
-def _tag(value: Any, discriminator: str) -> Any:
-    tag = getattr(value, "__dict__", {}).get(discriminator)
-    return tag if type(tag) is str else None
 
 
 def _is_text(value: Any) -> bool:
