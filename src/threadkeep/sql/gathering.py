@@ -51,7 +51,7 @@ class Gathering:
         self._interruptible = interruptible
         self._present = 0
         self._waiting: deque[_Caller] = deque()
-        self._senders: set[asyncio.Task[None]] = set()
+        self._senders: set[asyncio.Task[None] | None] = set()
 
     def __enter__(self) -> None:
         self._present += 1
@@ -88,25 +88,30 @@ class Gathering:
 
     async def _send_groups(self) -> None:
         while self._waiting:
-            group = _Group()
-            group.sending = asyncio.ensure_future(self._send(partial(self._take, group)))
-            try:
-                made = await group.sending
-            except asyncio.CancelledError:
-                for caller in group.callers:
-                    caller.answer.cancel()
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                # Else only this group was cancelled, because nobody was left in it.
-            except Exception as error:
-                if not group.callers:
-                    self._take(group)  # there was no connection, for whom it may concern
-                for caller in group.callers:
-                    caller.answer.set_exception(error)
-            else:
-                for place, caller in enumerate(group.callers):
-                    caller.answer.set_result(place in made)
+            await self._send_group()
+        # Now, and not by a callback of this task, which comes later: who came in between would wait for nobody.
+        self._senders.discard(asyncio.current_task())
+
+    async def _send_group(self) -> None:
+        group = _Group()
+        group.sending = asyncio.ensure_future(self._send(partial(self._take, group)))
+        try:
+            made = await group.sending
+        except asyncio.CancelledError:
+            for caller in group.callers:
+                caller.answer.cancel()
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Else only this group was cancelled, because nobody was left in it.
+        except Exception as error:
+            if not group.callers:
+                self._take(group)  # there was no connection, for whom it may concern
+            for caller in group.callers:
+                caller.answer.set_exception(error)
+        else:
+            for place, caller in enumerate(group.callers):
+                caller.answer.set_result(place in made)
 
     def _take(self, group: _Group) -> list[Call]:
         group.callers = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TOGETHER))]
