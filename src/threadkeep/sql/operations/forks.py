@@ -16,7 +16,6 @@ from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations import context
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
-from threadkeep.sql.operations.runs import completion_seq_of
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
 from threadkeep.sql.prepared import Prepared, is_own
 from threadkeep.sql.tables import (
@@ -59,8 +58,6 @@ _SNAPSHOT = sa.union_all(
     ).where(threads.c.thread_id == THREAD),
     along_key(sa.select(*STORED), messages).where(_in_slice(_CUTOFF_NOW)),
 )
-
-_EXISTS = Prepared(sa.select(threads.c.thread_id).where(threads.c.thread_id == THREAD))
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
 _TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
@@ -176,15 +173,21 @@ def _seqs(fresh: Fresh, *, copied: bool) -> sa.Select[Any]:
 
 
 @cache
-def _to_copy(fresh: Fresh) -> Prepared:
-    """How many messages there are to copy, the last of them, and in which other tables the source has rows at all."""
+def _look(fresh: Fresh) -> Prepared:
+    """Whether the target is there, the cutoff, how many messages there are to copy and the last of them, and in which
+    other tables the source has rows at all."""
+    its_run = sa.select(runs.c.completion_seq).where(runs.c.thread_id == THREAD, runs.c.run_id == RUN)
+    cutoff = fresh(its_run).scalar_subquery()
     beside = (fresh(sa.select(table.c.thread_id).where(table.c.thread_id == THREAD)) for table in _BESIDE)
-    counted = sa.select(
+    looked = sa.select(
+        # Not fresh, which would wait for a writer of the target.
+        sa.exists().where(threads.c.thread_id == _TARGET),
+        cutoff,
         sa.func.count(),
         sa.func.coalesce(sa.func.max(messages.c.seq), sa.literal_column("0")),
         *(rows.exists() for rows in beside),
-    ).where(_in_slice(CUTOFF, fresh))
-    return Prepared(fresh(along_key(counted, messages)))
+    ).where(_in_slice(cutoff, fresh))
+    return Prepared(fresh(along_key(looked, messages)))
 
 
 def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
@@ -212,12 +215,13 @@ def fork(
     thread = hooks.lock_unchanged(conn, source, *columns)
     if thread is None:
         raise ThreadNotFoundError(source)
-    if _EXISTS.rows(conn, {"thread": target}):
-        raise ThreadAlreadyExistsError(target)
-    cutoff = rules.require_cutoff(source, after_run_id, completion_seq_of(conn, source, after_run_id))
-    slice_ = {"thread": source, "cutoff": cutoff}
     fresh = _fresh_on(conn, hooks)
-    ((count, last_seq, *beside),) = _to_copy(fresh).rows(conn, slice_)
+    asked = {"thread": source, "target": target, "run": after_run_id}
+    ((is_taken, completion_seq, count, last_seq, *beside),) = _look(fresh).rows(conn, asked)
+    if is_taken:
+        raise ThreadAlreadyExistsError(target)
+    cutoff = rules.require_cutoff(source, after_run_id, completion_seq)
+    slice_ = {"thread": source, "cutoff": cutoff}
     now = rules.utc_now()
     row = {
         "thread_id": target,

@@ -83,12 +83,6 @@ def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str])
         yield from conn.execute(_COMPLETED_AMONG, {"thread": thread_id, "runs": chunk}).scalars()
 
 
-def completion_seq_of(conn: sa.Connection, thread_id: str, run_id: str) -> int | None:
-    """The run's completion_seq; None when it is unknown, open or abandoned."""
-    run = find(conn, thread_id, run_id)
-    return run.completion_seq if run else None
-
-
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """The ids, in lists short enough for one statement."""
     for start in range(0, len(ids), _ID_CHUNK):
