@@ -9,12 +9,11 @@ constraint, a serializer or a setting, and it gives up: then each message is pro
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel
 
-from threadkeep.json_values import Unstorable, check_int, check_json
+from threadkeep.json_values import Unstorable, check_json
 
 Exactness = Callable[[Any], bool]
 """Whether a value is certain to come back. If not, it may all the same."""
@@ -65,9 +64,7 @@ class _Reader:
         self._by_ref: dict[str, Exactness] = {}
 
     def read(self, schema: _Schema) -> Exactness:
-        kind = schema.get("type") if isinstance(schema, dict) else None
-        if kind not in _KNOWN or not schema.keys() <= _DESCRIPTIONS | _KNOWN[kind]:
-            raise _Unknown
+        kind = _kind_of(schema)
         if kind in _PLAIN:
             return _PLAIN[kind]
         read: Callable[[_Schema], Exactness] = getattr(self, f"_{kind.replace('-', '_')}")
@@ -102,12 +99,12 @@ class _Reader:
         fields = schema["schema"]
         does_more = schema.get("custom_init") or schema.get("root_model") or schema.get("config", {}).keys() - _SETTINGS
         # A field of just any model brings back another one.
-        if does_more or fields.get("type") != "model-fields" or schema["cls"] is BaseModel:
+        if does_more or _kind_of(fields) != "model-fields" or schema["cls"] is BaseModel:
             raise _Unknown
         return self._fields_of(schema["cls"], fields)
 
     def _fields_of(self, cls: Any, schema: _Schema) -> Exactness:
-        if not schema.keys() <= _DESCRIPTIONS | _KNOWN["model-fields"] or schema.get("computed_fields"):
+        if schema.get("computed_fields"):
             raise _Unknown
         fields = [(name, self.read(field)) for name, field in schema["fields"].items()]
         count = len(fields)
@@ -130,6 +127,8 @@ class _Reader:
 
     def _tagged_union(self, schema: _Schema) -> Exactness:
         # By the class: that its tag is the right one is said by the class itself, whose field takes no other.
+        if type(schema["discriminator"]) is not str:
+            raise _Unknown  # a function, which may say something else of the JSON than of the message
         by_class = {self._class_of(choice): self.read(choice) for choice in schema["choices"].values()}
         return lambda value: by_class.get(type(value), _never)(value)
 
@@ -153,6 +152,14 @@ class _Reader:
 _MISSING = object()
 
 
+def _kind_of(schema: Any) -> str:
+    """The kind, if it is known and says nothing that is not."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if kind not in _KNOWN or not schema.keys() <= _DESCRIPTIONS | _KNOWN[kind]:
+        raise _Unknown
+    return str(kind)
+
+
 def _never(value: Any) -> bool:
     return False
 
@@ -169,21 +176,11 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _is_int(value: Any) -> bool:
-    if type(value) is not int:
-        return False
-    try:
-        check_int(value)
-    except Unstorable:
-        return False
-    return True
-
-
 _PLAIN: dict[str, Exactness] = {
     "any": lambda value: value is None or _is_json(value),
     "str": _is_text,
-    "int": _is_int,
-    "float": lambda value: type(value) is float and isfinite(value),
+    "int": lambda value: type(value) is int and _is_json(value),
+    "float": lambda value: type(value) is float and _is_json(value),
     "bool": lambda value: type(value) is bool,
     "none": lambda value: value is None,
 }

@@ -13,9 +13,11 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     PlainSerializer,
     RootModel,
+    Tag,
     TypeAdapter,
     computed_field,
 )
@@ -193,6 +195,13 @@ def test_types_may_refer_to_themselves() -> None:
     assert not exactness(Recursive)(message)
 
 
+# By a function, which looks at the JSON of a Leaf and sees a Root.
+Misread = Annotated[
+    Annotated[Leaf, Tag("leaf")] | Annotated[Root, Tag("root")],
+    Discriminator(lambda value: "leaf" if isinstance(value, Leaf) else "root"),
+]
+
+
 def upper(text: str) -> str:
     return text.upper()
 
@@ -262,7 +271,17 @@ class Inside(BaseModel):
     "message_type",
     [
         *(Checked, Serialized, Short, Hidden, Renamed, Stripped, Derived, Initialised, Late, Validated, Inside),
-        *(RootModel[str], BaseModel, Leaf | Root, tuple[str], set[str], datetime.datetime, dict[int, str], list[bytes]),
+        *(
+            RootModel[str],
+            BaseModel,
+            Misread,
+            Leaf | Root,
+            tuple[str],
+            set[str],
+            datetime.datetime,
+            dict[int, str],
+            list[bytes],
+        ),
     ],
 )
 def test_types_that_do_more_than_hold_values_are_proved(message_type: Any) -> None:

@@ -11,7 +11,7 @@ PATIENCE = 10
 """Seconds after which somebody was forgotten."""
 
 
-async def after_turns(turns: int, loop: asyncio.AbstractEventLoop, then: asyncio.Future[None]) -> None:
+def after_turns(turns: int, loop: asyncio.AbstractEventLoop, then: asyncio.Future[None]) -> None:
     """Let the loop turn so often, and then wake who waits, without a turn in between."""
 
     def turn(left: int) -> None:
@@ -34,7 +34,7 @@ async def test_who_comes_while_the_last_group_ends_is_not_forgotten(turns: int, 
         calls = take()
         sent.extend(calls)
         if len(sent) >= crowd - 2:
-            await after_turns(turns, loop, has_come)
+            after_turns(turns, loop, has_come)
         return set(range(len(calls)))
 
     gathering = Gathering(send, interruptible=True)

@@ -51,7 +51,7 @@ class Gathering:
         self._interruptible = interruptible
         self._present = 0
         self._waiting: deque[_Caller] = deque()
-        self._senders: set[asyncio.Task[None] | None] = set()
+        self._senders: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> None:
         self._present += 1
@@ -69,7 +69,6 @@ class Gathering:
             # It begins when all that are awake now have come.
             sender = asyncio.create_task(self._send_groups())
             self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
         try:
             return await asyncio.shield(caller.answer)
         except asyncio.CancelledError:
@@ -87,10 +86,14 @@ class Gathering:
         await until_done(caller.answer)
 
     async def _send_groups(self) -> None:
-        while self._waiting:
-            await self._send_group()
-        # Now, and not by a callback of this task, which comes later: who came in between would wait for nobody.
-        self._senders.discard(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while self._waiting:
+                await self._send_group()
+        finally:
+            # Now, and not by a callback of the task, which comes later: who came in between would wait for nobody.
+            self._senders.discard(task)
 
     async def _send_group(self) -> None:
         group = _Group()

@@ -135,6 +135,7 @@ class _Compiled:
         compiled = statement.compile(dialect=dialect, column_keys=columns)
         self.sql = str(compiled)
         self._names: list[str] = compiled.positiontup
+        self._columns = columns
         self._constants = {
             name: value
             for name, value in compiled.params.items()
@@ -155,6 +156,7 @@ class _Compiled:
 
     def bound_each(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The same for several rows, whose values are in its order already. They are changed in place."""
+        assert self._names == self._columns
         for name, process in self._processes:
             place = self._names.index(name)
             before = after = None
