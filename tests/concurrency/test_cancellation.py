@@ -52,11 +52,18 @@ async def in_transaction(cp: Any) -> None:
         await tx.save_extra("thread", {"saved": True})
 
 
+async def append_much(cp: Any) -> None:
+    """More than is sent at once, and with ids, which no shortcut takes."""
+    text = [TextContent(text="0123456789" * 2_000)]
+    await cp.append("thread", [UserMessage(content=text, message_id=f"id-{number}") for number in range(20)])
+
+
 ASKED = HitlRequest(question_id="q", payload=ConfirmRequest(prompt="?"), created_at=0.0)
 
 OPERATIONS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "load": lambda cp: cp.load("source"),
     "append": lambda cp: cp.append("thread", [said("1"), said("2")]),
+    "append of much": append_much,
     "save_extra": lambda cp: cp.save_extra("thread", {"saved": True}),
     "claim_run": lambda cp: cp.claim_run("thread", "run"),
     "mark_run_complete": lambda cp: cp.mark_run_complete("source", "open"),

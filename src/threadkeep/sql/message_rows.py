@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-import sqlalchemy as sa
-
 from threadkeep.records import MessageRow
-from threadkeep.sql.prepared import Prepared, Row
+from threadkeep.sql.prepared import Insert, Row
 from threadkeep.sql.tables import messages
 
-INSERT = Prepared(sa.insert(messages), messages.c.keys())
+INSERT = Insert(messages)
 
 
 def placed(thread_id: str, rows: Iterable[MessageRow], first_seq: int, now: datetime) -> Iterator[Row]:

@@ -6,7 +6,8 @@ SQLite does for it. On a host's connection they are executed as any other, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter, methodcaller
 from typing import Any, TypeVar
@@ -62,16 +63,6 @@ class Prepared:
         number: int = self._execute(conn, values, _LASTROWID)
         return number
 
-    def each(self, conn: sa.Connection, rows: Sequence[Row]) -> None:
-        """Execute it for each of these rows. Their values may be changed to what the driver takes."""
-        if not is_own(conn):
-            assert self._columns is not None
-            conn.execute(self._statement, [dict(zip(self._columns, row, strict=True)) for row in rows])
-            return
-        compiled = self.compiled(conn.dialect)
-        bound = compiled.bound_each(rows)
-        _on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, bound))
-
     def _execute(self, conn: sa.Connection, values: Values, result: Callable[[Any], Any]) -> Any:
         compiled = self.compiled(conn.dialect)
         sql, parameters = compiled.sql, compiled.bound(values)
@@ -90,6 +81,24 @@ class Prepared:
         return compiled
 
 
+class Insert(Prepared):
+    """Inserts rows into a table. Their values are in the order of its columns."""
+
+    def __init__(self, table: sa.Table) -> None:
+        self.table = table
+        self.columns: list[str] = table.c.keys()
+        super().__init__(sa.insert(table), self.columns)
+
+    def each(self, conn: sa.Connection, rows: Sequence[Row]) -> None:
+        """Execute it for each of these rows. Their values may be changed to what the driver takes."""
+        if not is_own(conn):
+            conn.execute(self._statement, [dict(zip(self.columns, row, strict=True)) for row in rows])
+            return
+        compiled = self.compiled(conn.dialect)
+        bound = compiled.bound_each(rows)
+        _on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, bound))
+
+
 def execute_texts(conn: sa.Connection, statements: Sequence[str]) -> list[Sequence[Any]]:
     """Execute statements that have no parameters in one message, on an engine of our own. What each has found."""
 
@@ -103,6 +112,23 @@ def execute_texts(conn: sa.Connection, statements: Sequence[str]) -> list[Sequen
 
     sql = "; ".join(statements)
     return _on_cursor(conn, sql, execute)
+
+
+def execute_in_turn(conn: sa.Connection, statements: Iterator[str]) -> None:
+    """Execute statements that have no parameters, on an engine of our own: each is made while the one before is run."""
+
+    async def execute(driver: Any) -> None:
+        async with driver.cursor() as cursor:
+            statement = next(statements, None)
+            while statement is not None:
+                # The first of the two has sent its statement, and waits, when the second begins.
+                _, statement = await asyncio.gather(cursor.execute(statement), following())
+
+    async def following() -> str | None:
+        return next(statements, None)
+
+    connection: Any = conn.connection.dbapi_connection
+    _on_cursor(conn, "several statements", lambda _: connection.run_async(execute))
 
 
 class Script:

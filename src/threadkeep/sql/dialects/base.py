@@ -6,7 +6,7 @@ driver's errors apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum, auto
@@ -18,8 +18,9 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
-from threadkeep.sql.prepared import Prepared, Row
+from threadkeep.sql.prepared import Insert, Prepared, Row
 from threadkeep.sql.tables import threads
 
 
@@ -52,8 +53,10 @@ class Shortcut(NamedTuple):
     for no lock of a thread."""
 
 
-def _lock(values: dict[str, Any], *columns: sa.Column[Any]) -> Any:
-    statement = sa.update(threads).where(threads.c.thread_id == THREAD).values(values)
+@cache
+def _locking(changed: sa.Column[Any], to: Any, *columns: sa.Column[Any]) -> Any:
+    """Made once: making it takes longer than sending it."""
+    statement = sa.update(threads).where(threads.c.thread_id == THREAD).values({changed: to})
     return statement.returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
 
 
@@ -140,7 +143,8 @@ class Hooks:
 
     def lock(self, conn: sa.Connection, thread_id: str, now: datetime, *columns: sa.Column[Any]) -> Any | None:
         """Lock the thread if there is one; return these columns of it, or None."""
-        row = conn.execute(_lock({"updated_at": NOW}, *columns), {"thread": thread_id, "now": now}).one_or_none()
+        statement = _locking(threads.c.updated_at, NOW, *columns)
+        row = conn.execute(statement, {"thread": thread_id, "now": now}).one_or_none()
         if row is not None:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
@@ -152,7 +156,7 @@ class Hooks:
 
         It is written all the same: a transaction with an older snapshot shall learn that something happened here.
         """
-        statement = _lock({"last_seq": threads.c.last_seq}, *columns)
+        statement = _locking(threads.c.last_seq, threads.c.last_seq, *columns)
         row = conn.execute(statement, {"thread": thread_id}).one_or_none()
         if row is not None and not even_deleted:
             rules.refuse_deleted(thread_id, row.deleted)
@@ -218,9 +222,14 @@ class Hooks:
     def _insert_if_absent(self, table: sa.Table, *columns: str) -> Prepared:
         return Prepared(self.insert(table).on_conflict_do_nothing(), columns)
 
-    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
-        """Execute the insert for each of the rows."""
-        insert.each(conn, rows)
+    def insert_rows(self, conn: sa.Connection, into: Insert, rows: Iterable[Row]) -> None:
+        """Insert the rows, however many."""
+        for some in in_batches(rows):
+            self.insert_some(conn, into, some)
+
+    def insert_some(self, conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
+        """As many as one statement may insert. Their values may be changed to what the driver takes."""
+        into.each(conn, rows)
 
     def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
         """Insert the row, or replace the one that has its key."""

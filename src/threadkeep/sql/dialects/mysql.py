@@ -18,7 +18,7 @@ from threadkeep.sql.dialects import mysql_groups, mysql_rows, mysql_shortcuts
 from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
 from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, UPSERT
 from threadkeep.sql.parameters import NOW, THREAD
-from threadkeep.sql.prepared import Prepared, Row, is_own
+from threadkeep.sql.prepared import Insert, Prepared, Row, is_own
 from threadkeep.sql.tables import threads
 
 _DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
@@ -28,12 +28,18 @@ _PACKET_OVERHEAD = 1024 * 1024 + 256 * 1024
 _UPGRADE_LOCK_SECONDS = 600
 
 
+_NAMED = (threads.c.thread_id, threads.c.deleted_at.label("deleted"))
 _TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None)).values(updated_at=NOW)
 
 
 @cache
+def _locking(*columns: Any) -> sa.Select[Any]:
+    return sa.select(*columns).where(threads.c.thread_id == THREAD).with_for_update()
+
+
+@cache
 def _read(*columns: sa.Column[Any]) -> Prepared:
-    return Prepared(sa.select(*columns).where(threads.c.thread_id == THREAD).with_for_update())
+    return Prepared(_locking(*columns))
 
 
 @cache
@@ -98,9 +104,7 @@ class MySQLHooks(Hooks):
     def lock_unchanged(
         self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any], even_deleted: bool = False
     ) -> Any | None:
-        named = (threads.c.thread_id, threads.c.deleted_at.label("deleted"))
-        statement = sa.select(*named, *columns).where(threads.c.thread_id == thread_id)
-        row = conn.execute(statement.with_for_update()).one_or_none()
+        row = conn.execute(_locking(*_NAMED, *columns), {"thread": thread_id}).one_or_none()
         if row is not None and not even_deleted:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
@@ -123,8 +127,7 @@ class MySQLHooks(Hooks):
     def _read_locked(self, conn: sa.Connection, thread_id: str, *columns: sa.Column[Any]) -> Any:
         if not columns:
             return (thread_id,)
-        statement = sa.select(*columns).where(threads.c.thread_id == thread_id)
-        return conn.execute(statement.with_for_update()).one()
+        return conn.execute(_locking(*columns), {"thread": thread_id}).one()
 
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # UTC_TIMESTAMP is when the statement began, before it waited for a lock. SYSDATE runs, in the session's zone.
@@ -141,11 +144,11 @@ class MySQLHooks(Hooks):
             raise
         return True
 
-    def insert_rows(self, conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
+    def insert_some(self, conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
         if is_own(conn):
-            mysql_rows.insert_rows(conn, insert, rows)
+            mysql_rows.insert_rows(conn, into, rows)
         else:
-            insert.each(conn, rows)
+            into.each(conn, rows)
 
     def put(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
         statement = self.insert(table).values(row)

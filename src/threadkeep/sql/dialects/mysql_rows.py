@@ -11,25 +11,28 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from threadkeep.sql.prepared import Prepared, Row, Values, execute_texts
+from threadkeep.sql.batches import in_pieces
+from threadkeep.sql.prepared import Insert, Prepared, Row, Values, execute_in_turn
 
-_STATEMENT_LENGTH = 1_000_000
-"""In bytes. Far below the smallest packet a server takes by default. A row that is longer goes alone."""
+_STATEMENT_LENGTH = 300_000
+"""In bytes. So little goes out at once, and the server is at work on it while the next is made. A row that is longer
+goes alone."""
 
 
-def insert_rows(conn: sa.Connection, insert: Prepared, rows: Sequence[Row]) -> None:
+def insert_rows(conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
     """Insert the rows, on an engine of our own."""
-    for statement in inserting(insert, conn.dialect, rows):
-        execute_texts(conn, [statement])
+    execute_in_turn(conn, inserting(into, conn.dialect, rows))
 
 
-def inserting(insert: Prepared, dialect: sa.Dialect, rows: Sequence[Row]) -> Iterator[str]:
+def inserting(into: Insert, dialect: sa.Dialect, rows: Sequence[Row]) -> Iterator[str]:
     """Statements that insert the rows."""
-    compiled = insert.compiled(dialect)
+    compiled = into.compiled(dialect)
     head, found, _ = compiled.sql.partition("VALUES")
     assert found
-    for some in _joined(f"({','.join(map(_literal, row))})" for row in compiled.bound_each(rows)):
-        yield f"{head} VALUES {some}"
+    columns = zip(*compiled.bound_each(rows), strict=True)
+    literals = map(",".join, zip(*map(_literals, columns), strict=True))
+    for some in in_pieces(literals, _length_of, _STATEMENT_LENGTH):
+        yield f"{head} VALUES ({'),('.join(some)})"
 
 
 def said(statement: Prepared, dialect: sa.Dialect, values: Values) -> str:
@@ -38,18 +41,17 @@ def said(statement: Prepared, dialect: sa.Dialect, values: Values) -> str:
     return compiled.sql % tuple(map(_literal, compiled.bound(values)))  # the driver, too, fills in its text like this
 
 
-def _joined(rows: Iterable[str]) -> Iterator[str]:
-    gathered: list[str] = []
-    length = 0
-    for row in rows:
-        its_length = len(row) if row.isascii() else 4 * len(row)  # in UTF-8, at most
-        if gathered and length + its_length > _STATEMENT_LENGTH:
-            yield ",".join(gathered)
-            gathered, length = [], 0
-        gathered.append(row)
-        length += its_length
-    if gathered:
-        yield ",".join(gathered)
+def _length_of(row: str) -> int:
+    return len(row) if row.isascii() else 4 * len(row)  # in UTF-8, at most
+
+
+def _literals(column: Iterable[Any]) -> Iterator[str]:
+    """Of each value. One that is the same object in row after row, as the thread's id is, is said once."""
+    before, literal = None, "NULL"
+    for value in column:
+        if value is not before:
+            before, literal = value, _literal(value)
+        yield literal
 
 
 def _literal(value: Any) -> str:

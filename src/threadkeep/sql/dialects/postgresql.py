@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
-from threadkeep.sql.dialects import postgresql_groups, postgresql_shortcuts
+from threadkeep.sql.dialects import postgresql_groups, postgresql_rows, postgresql_shortcuts
 from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
-from threadkeep.sql.prepared import Prepared
+from threadkeep.sql.prepared import Insert, Prepared, Row
 
 _UPGRADE_LOCK = 0x7468726561646B  # "threadk"
 
@@ -69,6 +69,9 @@ class PostgreSQLHooks(Hooks):
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # now() stands still within a transaction.
         return sa.func.clock_timestamp() + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.cast(after, sa.Double))
+
+    def insert_some(self, conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
+        postgresql_rows.insert_rows(conn, into, rows)
 
     def code(self, error: DBAPIError) -> Any:
         return "08003" if self.was_never_sent(error) else getattr(error.orig, "sqlstate", None)

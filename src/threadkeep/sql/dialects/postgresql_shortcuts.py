@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
 from threadkeep.records import MessageRow
+from threadkeep.sql.dialects.postgresql_rows import ListOf
 from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
@@ -22,16 +23,6 @@ from threadkeep.sql.tables import messages, runs, threads
 MOST_ROWS = 1_000
 MOST_BYTES = 4 * 1024 * 1024
 """What is larger is sent in pieces, and that takes a transaction."""
-
-
-class ListOf(sa.types.TypeDecorator[Any]):
-    """A list as the driver takes it: SQLAlchemy would look at every element."""
-
-    impl = ARRAY
-    cache_ok = True
-
-    def bind_processor(self, dialect: sa.Dialect) -> None:
-        return None
 
 
 # With their types: in a SELECT the server would take them for texts.

@@ -12,13 +12,16 @@ import sqlalchemy as sa
 from threadkeep import message_ids, rules, windows
 from threadkeep.errors import DuplicateIdError, SummaryNotFoundError, ThreadNotFoundError
 from threadkeep.records import MessageRow, PlacedItem, StoredEntry
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations.log import ENTRIES, ENTRY, SUMMARIES, entry, summary_entry
-from threadkeep.sql.operations.messages import NOT_STORED, in_batches, taken
+from threadkeep.sql.operations.messages import NOT_STORED, taken
 from threadkeep.sql.parameters import SEQS, THREAD
+from threadkeep.sql.prepared import Insert
 from threadkeep.sql.tables import context, messages, summaries, threads
 
+_INSERT = Insert(context)
 _THREAD = threads.c.thread_id == THREAD
 _COMPACTED = sa.select(threads.c.compacted_seq).where(_THREAD).scalar_subquery()
 _LAST = sa.select(threads.c.last_seq).where(_THREAD).scalar_subquery()
@@ -116,18 +119,14 @@ def swap(conn: sa.Connection, hooks: Hooks, thread_id: str, remove: Sequence[str
     for some in in_batches(change.removed):
         conn.execute(sa.delete(context).where(its_rows), {"thread": thread_id, "seqs": some})
     rows: dict[int, int | None] = {**dict.fromkeys(change.stayed), change.position: number}
-    add_rows(conn, thread_id, rows)
+    add_rows(conn, hooks, thread_id, rows)
     conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"compacted_seq": change.compacted_seq})
     return PlacedItem(change.position, summary.message_id, number)
 
 
-def add_rows(conn: sa.Connection, thread_id: str, rows: dict[int, int | None]) -> None:
+def add_rows(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: dict[int, int | None]) -> None:
     """Rows of the window: which summary, or which message, stands where."""
-    if rows:
-        conn.execute(
-            sa.insert(context),
-            [{"thread_id": thread_id, "position": position, "number": number} for position, number in rows.items()],
-        )
+    hooks.insert_rows(conn, _INSERT, ([thread_id, position, number] for position, number in rows.items()))
 
 
 def _current(conn: sa.Connection, hooks: Hooks, thread_id: str, compacted_seq: int) -> list[PlacedItem]:
@@ -187,7 +186,9 @@ def expand(conn: sa.Connection, hooks: Hooks, thread_id: str, summary_id: str, d
 _ALL_SUMMARIES = SUMMARIES.with_for_update(read=True)
 
 
-def copy_window(conn: sa.Connection, source: str, target: str, copied: Sequence[int], left: Sequence[int]) -> int:
+def copy_window(
+    conn: sa.Connection, hooks: Hooks, source: str, target: str, copied: Sequence[int], left: Sequence[int]
+) -> int:
     """Give the copy a window like the source's, over the messages it has; return how far it is compacted."""
     rows = {row.position: row.number for row in conn.execute(_ROWS, {"thread": source})}
     kept = {row.number: row for row in conn.execute(_ALL_SUMMARIES, {"thread": source})}
@@ -196,7 +197,7 @@ def copy_window(conn: sa.Connection, source: str, target: str, copied: Sequence[
         for number, row in kept.items()
     }
     window = windows.fork(rows, known, copied, left)
-    add_rows(conn, target, window.rows)
+    add_rows(conn, hooks, target, window.rows)
     for number, (position, replaces) in window.summaries.items():
         moved = {"thread_id": target, "position": position, "replaces": json.dumps(replaces)}
         conn.execute(sa.insert(summaries), {**kept[number]._mapping, **moved})

@@ -247,7 +247,7 @@ def fork(
         counters["last_version"] = conn.execute(_LAST_VERSION, {"thread": target}).scalar_one() or 0
     if thread.compacted_seq:
         copied, left = (conn.execute(_seqs(fresh, copied=copied), slice_).scalars().all() for copied in (True, False))
-        counters["compacted_seq"] = context.copy_window(conn, source, target, copied, left)
+        counters["compacted_seq"] = context.copy_window(conn, hooks, source, target, copied, left)
     for is_there, copy in zip(beside, _BESIDE.values(), strict=True):
         if is_there:
             conn.execute(copy, whole)

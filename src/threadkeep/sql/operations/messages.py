@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
 from threadkeep import json_values, rules
 from threadkeep.errors import DuplicateIdError
 from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.operations import runs
 from threadkeep.sql.parameters import IDS, THREAD
-from threadkeep.sql.prepared import Prepared
+from threadkeep.sql.prepared import Insert, Prepared
 from threadkeep.sql.tables import messages, search_texts, summaries, threads
 
-T = TypeVar("T")
-
-_AT_ONCE = 1_000
-
+_INSERT_TEXTS = Insert(search_texts)
 
 _CUBEPI_WROTE_IT = messages.c.format == sa.literal_column(f"{FORMAT_MSGPACK}")
 
@@ -86,15 +83,9 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
     for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.is_id_given]):
         raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
-    for some in in_batches(placed(thread_id, rows, first_seq, now)):
-        hooks.insert_rows(conn, INSERT, some)
-    to_be_found = [
-        {"thread_id": thread_id, "seq": seq, "folded": row.search_text}
-        for seq, row in enumerate(rows, first_seq)
-        if row.search_text is not None
-    ]
-    if to_be_found:
-        conn.execute(sa.insert(search_texts), to_be_found)
+    hooks.insert_rows(conn, INSERT, placed(thread_id, rows, first_seq, now))
+    placed_texts = ((seq, row.search_text) for seq, row in enumerate(rows, first_seq))
+    hooks.insert_rows(conn, _INSERT_TEXTS, ([thread_id, seq, text] for seq, text in placed_texts if text is not None))
 
 
 def taken(conn: sa.Connection, thread_id: str, message_ids: Iterable[str]) -> set[str]:
@@ -105,13 +96,6 @@ def taken(conn: sa.Connection, thread_id: str, message_ids: Iterable[str]) -> se
         for statement in _TAKEN
         for message_id in conn.execute(statement, {"thread": thread_id, "ids": some}).scalars()
     }
-
-
-def in_batches(values: Iterable[T], size: int = _AT_ONCE) -> Iterator[list[T]]:
-    """As many at once as every driver can bind in one statement."""
-    iterator = iter(values)
-    while some := list(islice(iterator, size)):
-        yield some
 
 
 def append_after(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:

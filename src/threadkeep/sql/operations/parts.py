@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.errors import ImmutableFieldError, PartNotFoundError
 from threadkeep.records import NewPart, StoredPart
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.operations.messages import in_batches, taken
+from threadkeep.sql.operations.messages import taken
 from threadkeep.sql.parameters import IDS, MESSAGE, THREAD
 from threadkeep.sql.tables import messages, parts, summaries
 

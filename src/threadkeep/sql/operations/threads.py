@@ -13,6 +13,7 @@ from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import NewThread, SearchHit, ThreadQuery, ThreadRecord
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.parameters import THREAD
+from threadkeep.sql.prepared import Insert
 from threadkeep.sql.tables import OF_A_THREAD, messages, search_texts, thread_labels, threads
 
 _RECORD = sa.select(
@@ -43,6 +44,7 @@ _HITS = (
     )
     .order_by(threads.c.created_at.desc(), threads.c.thread_id.desc(), search_texts.c.seq)
 )
+_INSERT_LABELS = Insert(thread_labels)
 _TITLE_SEQ = 0
 """Where the title stands among the texts of a thread."""
 _SOME_WAY = 100
@@ -62,7 +64,7 @@ def create_thread(conn: sa.Connection, hooks: Hooks, thread: NewThread) -> Threa
     columns = {name: value for name, value in thread._asdict().items() if name != "labels"}
     if not hooks.insert_if_absent(conn, threads, {**columns, "extra": "{}", "created_at": now, "updated_at": now}):
         raise ThreadAlreadyExistsError(thread.thread_id)
-    _add_labels(conn, thread.thread_id, now, thread.labels)
+    _add_labels(conn, hooks, thread.thread_id, now, thread.labels)
     _make_title_findable(conn, hooks, thread.thread_id, thread.title)
     return _current(conn, thread.thread_id)
 
@@ -82,7 +84,7 @@ def update_thread(
         conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), dict(changes))
     if labels is not None:
         conn.execute(sa.delete(thread_labels).where(thread_labels.c.thread_id == thread_id))
-        _add_labels(conn, thread_id, thread.created_at, labels)
+        _add_labels(conn, hooks, thread_id, thread.created_at, labels)
     if "title" in changes:
         its_title = sa.and_(search_texts.c.thread_id == thread_id, search_texts.c.seq == _TITLE_SEQ)
         conn.execute(sa.delete(search_texts).where(its_title))
@@ -90,10 +92,8 @@ def update_thread(
     return _current(conn, thread_id)
 
 
-def _add_labels(conn: sa.Connection, thread_id: str, created_at: datetime, labels: Sequence[str]) -> None:
-    if labels:
-        its_own = {"thread_id": thread_id, "created_at": created_at}
-        conn.execute(sa.insert(thread_labels), [{**its_own, "label": label} for label in labels])
+def _add_labels(conn: sa.Connection, hooks: Hooks, thread_id: str, created_at: datetime, labels: Sequence[str]) -> None:
+    hooks.insert_rows(conn, _INSERT_LABELS, ([thread_id, label, created_at] for label in labels))
 
 
 def _make_title_findable(conn: sa.Connection, hooks: Hooks, thread_id: str, title: str | None) -> None:
