@@ -38,6 +38,15 @@ class Failure(Enum):
     OTHER = auto()
 
 
+Fresh = Callable[[sa.Select[Any]], sa.Select[Any]]
+"""Makes a statement read what is committed by now."""
+
+
+def as_it_is(statement: sa.Select[Any]) -> sa.Select[Any]:
+    """The statement, which needs nothing for that."""
+    return statement
+
+
 class NoShortcutError(Exception):
     """This write takes the operation itself. Nothing has been written."""
 
@@ -162,12 +171,12 @@ class Hooks:
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 
-    def fresh(self, statement: sa.Select[Any]) -> sa.Select[Any]:
-        """The statement, reading what is committed by now, for what the thread's lock does not protect row by row.
+    def fresh_on(self, conn: sa.Connection) -> Fresh:
+        """How to read there what is committed by now, of what the thread's lock does not protect row by row.
 
         Who has an older snapshot has failed at the lock, on most servers.
         """
-        return statement
+        return as_it_is
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         """Lock the thread, creating it when needed, and take the next `count` seqs; return the last of them."""

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
 from threadkeep.sql.dialects import mysql_groups, mysql_rows, mysql_shortcuts
-from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
+from threadkeep.sql.dialects.base import Failure, Fresh, Hooks, Shortcut, as_it_is
 from threadkeep.sql.dialects.mysql_shortcuts import NEXT_COMPLETION_SEQ, UPSERT
 from threadkeep.sql.parameters import NOW, THREAD
 from threadkeep.sql.prepared import Insert, Prepared, Row, is_own
@@ -30,6 +30,10 @@ _UPGRADE_LOCK_SECONDS = 600
 
 _NAMED = (threads.c.thread_id, threads.c.deleted_at.label("deleted"))
 _TOUCH = sa.update(threads).where(threads.c.thread_id == THREAD, threads.c.deleted_at.is_(None)).values(updated_at=NOW)
+
+
+def _locking_read(statement: sa.Select[Any]) -> sa.Select[Any]:
+    return statement.with_for_update(read=True)
 
 
 @cache
@@ -109,8 +113,10 @@ class MySQLHooks(Hooks):
             rules.refuse_deleted(thread_id, row.deleted)
         return row
 
-    def fresh(self, statement: sa.Select[Any]) -> sa.Select[Any]:
-        return statement.with_for_update(read=True)  # the lock lets older snapshots pass, and plain reads believe them
+    def fresh_on(self, conn: sa.Connection) -> Fresh:
+        # A host's transaction may have an older snapshot: the lock lets it pass, and plain reads believe it. On engines
+        # of ours there is none.
+        return as_it_is if is_own(conn) else _locking_read
 
     def allocate(self, conn: sa.Connection, thread_id: str, count: int, now: datetime) -> int:
         last_seq = UPSERT.lastrowid(conn, {"thread": thread_id, "count": count, "now": now})

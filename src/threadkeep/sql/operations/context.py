@@ -144,7 +144,8 @@ def _current(conn: sa.Connection, hooks: Hooks, thread_id: str, compacted_seq: i
         _placed(position, number, ids["message", position] if number is None else ids["summary", number])
         for position, number in rows.items()
     ]
-    later = conn.execute(hooks.fresh(_LATER.where(messages.c.seq > compacted_seq)), its_own)
+    fresh = hooks.fresh_on(conn)
+    later = conn.execute(fresh(_LATER.where(messages.c.seq > compacted_seq)), its_own)
     return sorted([*before, *(_placed(row.seq, None, row.message_id) for row in later)])
 
 

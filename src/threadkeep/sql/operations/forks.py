@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -12,12 +11,12 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import StoredMessage
-from threadkeep.sql.dialects.base import Hooks
+from threadkeep.sql.dialects.base import Fresh, Hooks, as_it_is
 from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations import context
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
 from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
-from threadkeep.sql.prepared import Prepared, is_own
+from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import (
     checkpoints,
     messages,
@@ -29,15 +28,8 @@ from threadkeep.sql.tables import (
     threads,
 )
 
-Fresh = Callable[[sa.Select[Any]], sa.Select[Any]]
-"""How a statement is made to read what is committed by now."""
 
-
-def _as_it_is(statement: sa.Select[Any]) -> sa.Select[Any]:
-    return statement
-
-
-def _in_slice(cutoff: Any, fresh: Fresh = _as_it_is) -> sa.ColumnElement[bool]:
+def _in_slice(cutoff: Any, fresh: Fresh = as_it_is) -> sa.ColumnElement[bool]:
     """Legacy messages, and those of runs that were completed no later than the cutoff."""
     completed = sa.select(runs.c.run_id).where(
         runs.c.thread_id == THREAD, runs.c.completion_seq.is_not(None), runs.c.completion_seq <= cutoff
@@ -159,11 +151,6 @@ _OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "pr
 _LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
 
 
-def _fresh_on(conn: sa.Connection, hooks: Hooks) -> Fresh:
-    """On an engine of ours every statement is fresh by itself, and needs no locks for it."""
-    return _as_it_is if is_own(conn) else hooks.fresh
-
-
 @cache
 def _seqs(fresh: Fresh, *, copied: bool) -> sa.Select[Any]:
     """Of the messages that are copied, or of those that are left behind: what a copying statement sees, too."""
@@ -215,7 +202,7 @@ def fork(
     thread = hooks.lock_unchanged(conn, source, *columns)
     if thread is None:
         raise ThreadNotFoundError(source)
-    fresh = _fresh_on(conn, hooks)
+    fresh = hooks.fresh_on(conn)
     asked = {"thread": source, "target": target, "run": after_run_id}
     ((is_taken, completion_seq, count, last_seq, *beside),) = _look(fresh).rows(conn, asked)
     if is_taken:
