@@ -81,21 +81,27 @@ class EngineConnections:
             await self.engine.dispose()
 
     async def _run(self, work: Work[T]) -> T:
-        def on_connection() -> T:
+        def on(conn: sa.Connection) -> T:
+            try:
+                return work(conn)
+            except asyncio.CancelledError:
+                conn.invalidate()  # a driver may have left it in the middle of an answer
+                raise
+            except DBAPIError as error:
+                if self.transactions.hooks.classify(error) is Failure.DISCONNECT:
+                    conn.invalidate()  # SQLAlchemy does so by itself, for what it knows
+                raise
+
+        def on_a_connection() -> T:
             with self.engine.sync_engine.connect() as conn:
-                try:
-                    return work(conn)
-                except asyncio.CancelledError:
-                    conn.invalidate()  # a driver may have left it in the middle of an answer
-                    raise
-                except DBAPIError as error:
-                    if self.transactions.hooks.classify(error) is Failure.DISCONNECT:
-                        conn.invalidate()  # SQLAlchemy does so by itself, for what it knows
-                    raise
+                return on(conn)
 
         with self._in_use():
-            # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
-            return await greenlet_spawn(on_connection)
+            if self._owned:
+                # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
+                return await greenlet_spawn(on_a_connection)
+            async with self._connected() as conn:
+                return await conn.run_sync(on)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -158,8 +164,17 @@ class EngineConnections:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:
-        async with self.engine.connect() as conn:
+        async with self._connected() as conn:
             yield on(conn, interruptible=self.transactions.hooks.interruptible)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[AsyncConnection]:
+        conn = await self.engine.connect()
+        try:
+            yield conn
+        finally:
+            # A host's pool rolls back what comes back to it, and some releases lose it when that is cancelled.
+            await to_its_end(conn.close())
 
     async def _cancellable(self, attempt: Coroutine[Any, Any, T], decision: Decision | None = None) -> T:
         if self.transactions.hooks.interruptible:
