@@ -14,6 +14,9 @@ from pathlib import Path
 # What a developer's own terminal says of widths and colours is not to reach the tests, nor which database is theirs.
 _UNSET = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "PYTHONIOENCODING", "THREADKEEP_URL"}
 
+_OF_CLICK = "ignore:'click.:DeprecationWarning"
+"""What a new click says of an old typer is between the two."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -60,7 +63,7 @@ def _ask(job: str) -> int:
 @cache
 def _server() -> "subprocess.Popen[str]":
     server = subprocess.Popen(
-        [sys.executable, "-W", "error", str(Path(__file__).with_name("forking.py"))],
+        [sys.executable, "-W", "error", "-W", _OF_CLICK, str(Path(__file__).with_name("forking.py"))],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
