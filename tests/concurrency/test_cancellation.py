@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from threadkeep.messages import ConfirmRequest
 
 
 class CancelledAt:
-    """Awaits a coroutine, and cancels the task while it waits for the n-th time."""
+    """Awaits a coroutine, and cancels the task while it waits for the n-th time, or for several times in a row."""
 
-    def __init__(self, work: Awaitable[Any], step: int) -> None:
+    def __init__(self, work: Awaitable[Any], step: int, times: int) -> None:
         self._work = work
         self._step = step
+        self._times = times
         self.reached = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -29,7 +31,7 @@ class CancelledAt:
             future = next(waiting)
             while True:
                 steps += 1
-                if steps == self._step:
+                if self._step <= steps < self._step + self._times:
                     self.reached = True
                     asyncio.get_running_loop().call_soon(task.cancel)
                 try:
@@ -58,6 +60,13 @@ async def append_much(cp: Any) -> None:
     await cp.append("thread", [UserMessage(content=text, message_id=f"id-{number}") for number in range(20)])
 
 
+async def in_failing_transaction(cp: Any) -> None:
+    with suppress(LookupError):
+        async with cp.transaction() as tx:
+            await tx.append("thread", [said("1"), said("2")])
+            raise LookupError
+
+
 ASKED = HitlRequest(question_id="q", payload=ConfirmRequest(prompt="?"), created_at=0.0)
 
 OPERATIONS: dict[str, Callable[[Any], Awaitable[Any]]] = {
@@ -71,6 +80,7 @@ OPERATIONS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "fork": lambda cp: cp.fork("source", "thread", after_run_id="done"),
     "delete": lambda cp: cp.threads.delete("source"),
     "transaction": in_transaction,
+    "failing transaction": in_failing_transaction,
 }
 
 
@@ -108,8 +118,11 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield backend
 
 
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
-async def test_cancelled_wherever_it_waits(backend: Backend, operation: Callable[[Any], Awaitable[Any]]) -> None:
+async def test_cancelled_wherever_it_waits(
+    backend: Backend, operation: Callable[[Any], Awaitable[Any]], times: int
+) -> None:
     async with backend.opened() as cp:
         await prepare(cp)
         before = await state(cp)
@@ -118,7 +131,7 @@ async def test_cancelled_wherever_it_waits(backend: Backend, operation: Callable
 
         for step in range(1, 1_000):
             await prepare(cp)
-            attempt = CancelledAt(operation(cp), step)
+            attempt = CancelledAt(operation(cp), step, times)
 
             async def run(attempt: CancelledAt = attempt) -> Any:
                 return await attempt
@@ -146,3 +159,31 @@ async def test_a_transaction_cancelled_while_it_begins_holds_no_lock(backend: Ba
             await asyncio.gather(task, return_exceptions=True)
             await cp.append("other", [said("not locked out")])
         assert len((await cp.load("other")).messages) == 11
+
+
+async def test_who_comes_while_a_cancelled_transaction_rolls_back_gets_a_clean_connection(backend: Backend) -> None:
+    async with backend.opened() as cp:
+        await cp.threads.delete("other")
+        rounds = [(turns, times) for turns in range(6) for times in (1, 2)]
+        for turns, times in rounds:
+            fails = asyncio.Event()
+
+            async def fail(fails: asyncio.Event = fails) -> None:
+                async with cp.transaction() as tx:
+                    await tx.append("thread", [said("never")])
+                    fails.set()
+                    raise LookupError
+
+            task = asyncio.create_task(fail())
+            await fails.wait()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0)
+            await cp.append("other", [said("at the same time")])
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(outcome, (asyncio.CancelledError, LookupError))
+
+        assert [record.seq for record in await cp.messages.list("other")] == [*range(1, len(rounds) + 1)]
+        assert await cp.load("thread") is None

@@ -19,6 +19,7 @@ from threadkeep.errors import (
     OutcomeUnknownError,
     TransactionConflictError,
 )
+from threadkeep.sql.cancelling import to_its_end
 from threadkeep.sql.connections import Connections, Run
 from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError
 from threadkeep.sql.transactions import (
@@ -137,8 +138,8 @@ class Database:
                     raise _ours(self.hooks.classify(error), error, joined=True) from error
             except BaseException:
                 joined.end("the transaction is over: it was rolled back")
-                # Also when cancelled: the connection goes back clean, or not at all.
-                await asyncio.shield(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
+                # Also when cancelled, and again: the connection goes back clean, or not at all.
+                await to_its_end(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
                 raise
 
     async def _begin(self, stack: AsyncExitStack) -> Run:
@@ -152,7 +153,7 @@ class Database:
                         await _cancellable(run(lambda conn: begin_or_stale(conn, transactions)))
                     except asyncio.CancelledError:
                         # A thread that is beginning goes on with it: what it has begun must end before it is idle.
-                        await asyncio.shield(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
+                        await to_its_end(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
                         raise
                     stack.push_async_exit(this_attempt.pop_all())
                     return run
@@ -274,5 +275,5 @@ async def _cancellable(work: Awaitable[T]) -> T:
 
 
 async def _awaited(work: Awaitable[T]) -> T:
-    """As a coroutine, which `shield` needs."""
+    """As a coroutine, of which a task can be made."""
     return await work
