@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import UnionType
@@ -105,9 +105,8 @@ class Codec:
             given = None if own_id == "" or callable(own_id) else own_id
         message_id = new if given is None else check_given_id(f"{name}.message_id", given)
         run_id = None if run_id is None else check_id(f"{name}.run_id", run_id)
-        if self._is_exact is not None and self._is_exact(message):
-            payload = self._dumping_of_class(type(message))(message)
-        else:
+        payload = self._dump_exactly(message)
+        if payload is None:
             doubtful.append(index)
             payload = _dump(self._dump_message, message, name, self._check_message)
         return MessageRow(
@@ -120,6 +119,15 @@ class Codec:
             given is not None,
             search_text(self._searchable, message) if self._searchable else None,
         )
+
+    def _dump_exactly(self, message: Any) -> bytes | None:
+        """Encoded, if it is certain to come back; else None: then that must be proved, or it is said what is wrong."""
+        try:
+            if self._is_exact is None or not self._is_exact(message):
+                return None
+            return self._dumping_of_class(type(message))(message)
+        except (RecursionError, PydanticSerializationError):
+            return None
 
     def _prove_loadable(self, messages: Sequence[Any], rows: list[MessageRow], doubtful: list[int]) -> None:
         # A field assigned after validation, a class that is no message: both dump, and would never load again.
@@ -134,13 +142,27 @@ class Codec:
                 f"this is not what message_type describes and could not be loaded again: {first['msg']}",
             ) from None
         for index, again in zip(doubtful, decoded, strict=True):
-            message = messages[index]
-            if again != message and self._plain(again) != self._plain(message):
+            if not self._is_the_same(again, messages[index]):
                 raise UnstorableValueError(f"messages[{index}]", "it would come back as something else")
 
+    def _is_the_same(self, again: Any, message: Any) -> bool:
+        with suppress(Exception):  # a host's own __eq__ may do anything, and pydantic's does not know its base class
+            if again == message:
+                return True
+        if isinstance(message, BaseModel) and isinstance(again, BaseModel) and not isinstance(message, type(again)):
+            return False  # another of a union: somebody has changed the field that tells them apart
+        with suppress(Exception):
+            return bool(self._plain(again) == self._plain(message))
+        return False
+
     def _plain(self, message: Any) -> Any:
-        """Without models: one in a free-form field is not equal to the dict it comes back as."""
-        return self._message.dump_python(message, warnings="none", round_trip=True)
+        """Without models: one in a free-form field is not equal to the dict it comes back as.
+
+        With all that a value has, also where its class has more fields than the one that was declared.
+        """
+        return _without_models(
+            self._message.dump_python(message, warnings="none", round_trip=True, serialize_as_any=True)
+        )
 
     def decode_messages(self, thread_id: str, rows: Iterable[StoredMessage]) -> list[Any]:
         """The messages of these rows, in their order. One that does not decode raises CheckpointCorruptionError."""
@@ -240,6 +262,17 @@ class Codec:
     def decode_extra(self, thread_id: str, text: str) -> dict[str, Any]:
         """The extra of a thread."""
         return rules.decoded_extra(thread_id, text)
+
+
+def _without_models(value: Any) -> Any:
+    """What was dumped, whole: pydantic 2.11 leaves models in it, where a type takes any."""
+    if isinstance(value, BaseModel):
+        return _without_models(value.model_dump(round_trip=True))
+    if type(value) is dict:
+        return {key: _without_models(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_without_models(item) for item in value]
+    return value
 
 
 def used_up(rows: list[T]) -> Iterator[T]:

@@ -56,8 +56,8 @@ async def in_transaction(cp: Any) -> None:
 
 async def append_much(cp: Any) -> None:
     """More than is sent at once, and with ids, which no shortcut takes."""
-    text = [TextContent(text="0123456789" * 2_000)]
-    await cp.append("thread", [UserMessage(content=text, message_id=f"id-{number}") for number in range(20)])
+    text = TextContent(text="0123456789" * 2_000)
+    await cp.append("thread", [UserMessage(content=[text], message_id=f"id-{number}") for number in range(20)])
 
 
 async def in_failing_transaction(cp: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.connectors.asyncio import AsyncAdapt_dbapi_cursor
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_cursor
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from backends import BACKENDS, CLASSES, Backend
 from racing import SIZE
@@ -33,7 +34,9 @@ from sql.turn_writes import (
     state,
 )
 from threadkeep import (
+    CheckpointerError,
     CheckpointerLockTimeoutError,
+    MySQLCheckpointer,
     OutcomeUnknownError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
@@ -376,11 +379,10 @@ def some_id(dice: random.Random) -> str:
 
 
 @asynccontextmanager
-async def opened_with(backend: Backend, sql_mode: str) -> AsyncIterator[Any]:
-    """A checkpointer whose server has this SQL mode: a host may have set it for all, and here the URL does."""
+async def opened_with(backend: Backend, **settings: str) -> AsyncIterator[Any]:
+    """A checkpointer whose URL has these settings."""
     assert backend.engine is not None
-    url = backend.engine.url.set(drivername="mysql")
-    url = url.update_query_dict({"init_command": f"SET SESSION sql_mode = '{sql_mode}'"})
+    url = backend.engine.url.set(drivername="mysql").update_query_dict(settings)
     async with CLASSES[backend.name](url.render_as_string(hide_password=False)) as cp:
         yield cp
 
@@ -417,15 +419,46 @@ async def test_anything_may_be_said(backend: Backend, taken: list[tuple[str, boo
 @pytest.mark.parametrize("backend", ["mysql", "mariadb"], indirect=True)
 @pytest.mark.parametrize("sql_mode", MODES)
 async def test_anything_may_be_said_in_any_sql_mode(backend: Backend, sql_mode: str) -> None:
-    """MySQL and MariaDB: values travel as literals, whose quotes mean what the mode says."""
-    async with opened_with(backend, sql_mode) as cp:
+    """MySQL and MariaDB: values travel as literals, whose quotes mean what the mode says.
+
+    A host may have set it for all connections, and here the URL does.
+    """
+    async with opened_with(backend, init_command=f"SET SESSION sql_mode = '{sql_mode}'") as cp:
         await say_anything(cp, random.Random(2))  # noqa: S311 - as above
+
+
+@pytest.mark.parametrize("backend", ["mysql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("settings", [{"charset": "gbk"}, {"charset": "latin1"}, {"init_command": "SET NAMES gbk"}])
+async def test_anything_may_be_said_whatever_character_set_a_url_names(
+    backend: Backend, settings: dict[str, str]
+) -> None:
+    """MySQL and MariaDB: in gbk, half a character takes the backslash before a quote for its other half."""
+    hostile = ['café \\ "x" \U0001f600', f"€{INTENT}", f"\u00df{INTENT}"]
+    async with opened_with(backend, **settings) as cp:
+        await say_anything(cp, random.Random(4))  # noqa: S311 - as above
+        await cp.append("many", [said(text) for text in hostile * 100])
+        await asyncio.gather(*(cp.append(f"crowd {number}", [said(text) for text in hostile]) for number in range(8)))
+        await asyncio.gather(*(cp.append(f"crowd {number}", [said(text) for text in hostile]) for number in range(8)))
+        assert [message.content[0].text for message in (await cp.load("many")).messages] == hostile * 100
+        for number in range(8):
+            assert [message.content[0].text for message in (await cp.load(f"crowd {number}")).messages] == hostile * 2
+
+
+@pytest.mark.parametrize("backend", ["mysql-of-host", "mariadb-of-host"], indirect=True)
+@pytest.mark.parametrize("charset", ["gbk", "latin1", "utf8"])
+async def test_a_hosts_engine_in_another_character_set_is_refused(backend: Backend, charset: str) -> None:
+    """MySQL and MariaDB: see above; and `utf8`, which is not all of it, has no emoji."""
+    assert backend.engine is not None
+    engine = create_async_engine(backend.engine.url.update_query_dict({"charset": charset}))
+    with pytest.raises(CheckpointerError, match="charset=utf8mb4"):
+        await MySQLCheckpointer(engine).__aenter__()
+    await engine.dispose()
 
 
 @pytest.mark.parametrize("backend", ["mysql", "mariadb"], indirect=True)
 @pytest.mark.parametrize("sql_mode", MODES)
 async def test_nothing_that_is_said_is_executed(backend: Backend, sql_mode: str) -> None:
-    async with opened_with(backend, sql_mode) as cp:
+    async with opened_with(backend, init_command=f"SET SESSION sql_mode = '{sql_mode}'") as cp:
         await cp.append("other", [said("1")])
         for text in (INTENT, f"\\{INTENT}", f'"{INTENT}', f"'{INTENT}"):
             await cp.append("thread", [said(text)])

@@ -524,3 +524,95 @@ def test_what_pythons_json_wrote_and_ours_would_refuse_is_read(arguments: str) -
     payload = f'{{"role": "assistant", "content": [{call}], "stop_reason": "stop"}}'.encode()
     (message,) = Codec().decode_messages("thread", [StoredMessage(1, FORMAT_JSON, payload)])
     assert repr(message.content[0].arguments) == repr(json.loads(arguments))
+
+
+# ---- what would come back as something else --------------------------------------------------------------
+
+
+class Priced(Human):
+    cost: float = 0.0
+
+
+class Nothing(Human):
+    """A class of its own, with nothing of its own."""
+
+
+class Texts(TypedDict):
+    text: str
+
+
+@dataclass
+class Remark:
+    text: str = ""
+
+
+@dataclass
+class PricedRemark(Remark):
+    cost: float = 0.0
+
+
+class Holder(BaseModel):
+    details: BaseModel
+
+
+class Chain(BaseModel):
+    child: Optional["Chain"] = None
+
+
+def chain_of(length: int) -> Chain:
+    chain = Chain()
+    for _ in range(length):
+        chain = Chain.model_construct(child=chain)
+    return chain
+
+
+def in_a_circle() -> Chain:
+    chain = Chain()
+    chain.child = chain
+    return chain
+
+
+def changed_tag() -> Machine:
+    message = Machine()
+    message.role = "human"  # type: ignore[assignment] # on purpose: nothing keeps a host from it
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message_type", "message", "reason"),
+    [
+        (Human, Priced(cost=4.2), "something else"),
+        (Human | Machine, Priced(cost=4.2), "something else"),
+        (Machine, Machine(parts=[Priced(cost=4.2)]), "something else"),
+        (Remark, PricedRemark(cost=4.2), "something else"),
+        (Texts, {"text": "", "cost": 4.2}, "something else"),
+        (Human | Machine, changed_tag(), "something else"),
+        (Holder, Holder(details=Human()), "something else"),
+        (Chain, chain_of(300), "nested too deep"),
+        (Chain, chain_of(2_000), "nested too deep"),
+        (Chain, in_a_circle(), "nested too deep"),
+    ],
+    ids=[
+        "subclass",
+        "union-subclass",
+        "inner-subclass",
+        "dataclass",
+        "typeddict",
+        "tag",
+        "any-model",
+        "long",
+        "longer",
+        "circle",
+    ],
+)
+def test_what_would_lose_something_is_refused(message_type: Any, message: Any, reason: str) -> None:
+    with pytest.raises(UnstorableValueError, match=reason):
+        Codec(message_type).encode_messages([message])
+
+
+def test_a_subclass_that_has_nothing_more_is_stored_as_what_was_declared() -> None:
+    codec = Codec(Human | Machine)
+    messages = [Nothing(text="a"), Machine(parts=[Nothing(text="b")])]
+    rows = codec.encode_messages(messages)
+    stored = [StoredMessage(number, row.format, row.payload) for number, row in enumerate(rows, 1)]
+    assert codec.decode_messages("thread", stored) == [Human(text="a"), Machine(parts=[Human(text="b")])]

@@ -66,6 +66,8 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
         raise _unreadable("mysql://user:password@host:3306/database")
     from asyncmy.constants import CLIENT
 
+    # Whatever the DSN says: in gbk or big5 a byte of a message takes the backslash before a quote for its second half.
+    url = url.update_query_dict({"charset": "utf8mb4"})
     # The first is SQLAlchemy's own, which is lost if another is named. The second is for shortcuts.
     flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
     engine = create_async_engine(url, hide_parameters=True, connect_args={"client_flag": flags}, **options)
@@ -80,7 +82,9 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
         f" lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
         "SET SESSION sql_mode ="
         " CONCAT_WS(',', REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''), 'STRICT_TRANS_TABLES'),"
-        " completion_type = 0, sql_select_limit = DEFAULT",
+        " completion_type = 0, sql_select_limit = DEFAULT,"
+        # Also if a DSN's init_command has said otherwise.
+        " character_set_client = utf8mb4, character_set_connection = utf8mb4, character_set_results = utf8mb4",
     )
 
     @sa.event.listens_for(engine.sync_engine, "connect")

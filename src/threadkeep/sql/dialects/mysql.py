@@ -166,7 +166,14 @@ class MySQLHooks(Hooks):
         return error.orig.args[0] if error.orig and error.orig.args else None
 
     def max_value_bytes(self, conn: sa.Connection) -> int | None:
-        packet, mode = conn.exec_driver_sql("SELECT @@max_allowed_packet, @@sql_mode").one()
+        asked = "SELECT @@max_allowed_packet, @@sql_mode, @@character_set_client, @@character_set_connection"
+        packet, mode, *charsets = conn.exec_driver_sql(asked).one()
+        driver: Any = conn.connection.driver_connection
+        if {*charsets, getattr(driver, "_charset", charsets[0])} != {"utf8mb4"}:
+            raise CheckpointerError(
+                f"the connection's character set is {charsets[0]}: not every text can be said in it, and asyncmy may"
+                " not quote bytes safely: make the engine's connections with charset=utf8mb4"
+            )
         if "NO_BACKSLASH_ESCAPES" in mode.split(","):
             raise CheckpointerError(
                 "the connection's sql_mode has NO_BACKSLASH_ESCAPES, in which asyncmy does not quote bytes safely: make"
