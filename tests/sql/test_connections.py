@@ -326,3 +326,19 @@ async def test_a_checkpointer_can_be_opened_again_but_not_twice(backend: Backend
     async with cp:
         await cp.append("thread", [said("2")])
         assert await texts(cp) == ["1", "2"]
+
+
+async def test_another_event_loop_is_refused(backend: Backend) -> None:
+    """Not all drivers refuse it: one waits for ever, one takes the process down."""
+    async with backend.opened() as cp:
+        await cp.append("thread", [said("1")])
+
+        async def in_transaction() -> None:
+            async with cp.transaction():
+                raise AssertionError("it began")
+
+        calls = [cp.load("thread"), cp.append("thread", [said("2")]), in_transaction(), cp.__aexit__(None, None, None)]
+        for call in calls:
+            with pytest.raises(CheckpointerError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, call)
+        assert await texts(cp) == ["1"]

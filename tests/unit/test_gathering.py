@@ -51,3 +51,37 @@ async def test_who_comes_while_the_last_group_ends_is_not_forgotten(turns: int, 
         made = await asyncio.gather(*(call(f"{number}") for number in range(crowd)), *late)
     assert all(made)
     assert len(sent) == crowd + len(late)
+
+
+async def test_who_comes_late_waits_as_long_as_the_others_for_a_connection() -> None:
+    no_connection, attempts = asyncio.Event(), 0
+
+    async def send(take: Take) -> set[int]:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 2:  # as many as are under way at once
+            await no_connection.wait()
+            raise TimeoutError
+        return set(range(len(take())))
+
+    gathering = Gathering(send, interruptible=True)
+
+    async def call(name: str) -> bool:
+        with gathering:
+            return await gathering.has_made([name])
+
+    async def come(*names: str) -> list[asyncio.Task[bool]]:
+        tasks = [asyncio.create_task(call(name)) for name in names]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return tasks
+
+    with gathering, gathering:  # with two more, it is a crowd
+        first, second = await come("first", "second")
+        (late,) = await come("late")
+        assert attempts == 2
+        no_connection.set()
+        async with asyncio.timeout(PATIENCE):
+            outcomes = await asyncio.gather(first, second, late, return_exceptions=True)
+    assert isinstance(outcomes[0], TimeoutError)
+    assert outcomes[2] is True

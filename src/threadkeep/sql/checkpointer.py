@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from os import PathLike
@@ -31,12 +32,30 @@ class _Opened:
     """The runner of a checkpointer: its database while it is open."""
 
     def __init__(self) -> None:
-        self.database: Database | None = None
+        self._database: Database | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._database is not None
+
+    def put(self, database: Database) -> None:
+        self._database = database
+        self._loop = asyncio.get_running_loop()
 
     def get(self) -> Database:
-        if self.database is None:
+        if self._database is None:
             raise CheckpointerError("the checkpointer is not open: use it inside 'async with'")
-        return self.database
+        if self._loop is not asyncio.get_running_loop():
+            # Its connections would never answer, or worse: asyncpg takes the process down.
+            raise CheckpointerError("the checkpointer was opened in another event loop: open one in each")
+        return self._database
+
+    def take(self) -> Database:
+        """It is not open any more."""
+        database = self.get()
+        self._database = None
+        return database
 
     async def read(self, work: Work[T]) -> T:
         return await self.get().read(work)
@@ -80,7 +99,7 @@ class SQLCheckpointer(CheckpointerMethods):
         return EngineConnections(self._engine, HostTransactions(self._hooks, self._lock_timeout), owned=False)
 
     async def __aenter__(self) -> Self:
-        if self._opened.database is not None:
+        if self._opened.is_open:
             raise CheckpointerError("the checkpointer is open already")
         database = Database(self._connections())
         await database.connections.open()
@@ -89,14 +108,16 @@ class SQLCheckpointer(CheckpointerMethods):
         except BaseException:
             await database.connections.close()
             raise
-        self._opened.database = database
+        self._opened.put(database)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if not self._opened.is_open:
+            return
+        self._opened.get()  # before anything is closed: this may be the wrong loop
         await self._heartbeats.close()
-        database, self._opened.database = self._opened.database, None
-        if database is not None:
-            await database.connections.close()
+        if self._opened.is_open:
+            await self._opened.take().connections.close()
 
     async def _check(self, database: Database) -> None:
         await database.read(lambda conn: check_schema(conn, self._hooks))

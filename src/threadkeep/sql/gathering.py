@@ -97,6 +97,7 @@ class Gathering:
 
     async def _send_group(self) -> None:
         group = _Group()
+        first = [*self._waiting]
         group.sending = asyncio.ensure_future(self._send(partial(self._take, group)))
         try:
             made = await group.sending
@@ -109,7 +110,10 @@ class Gathering:
             # Else only this group was cancelled, because nobody was left in it.
         except Exception as error:
             if not group.callers:
-                self._take(group)  # there was no connection, for whom it may concern
+                # There was no connection, for all the time that those have waited. Who came later waits on.
+                group.callers = [caller for caller in first if caller in self._waiting]
+                for caller in group.callers:
+                    self._waiting.remove(caller)
             for caller in group.callers:
                 caller.answer.set_exception(error)
         else:
