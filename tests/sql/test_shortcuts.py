@@ -452,6 +452,10 @@ async def test_a_hosts_engine_in_another_character_set_is_refused(backend: Backe
     engine = create_async_engine(backend.engine.url.update_query_dict({"charset": charset}))
     with pytest.raises(CheckpointerError, match="charset=utf8mb4"):
         await MySQLCheckpointer(engine).__aenter__()
+    async with backend.opened() as cp, engine.begin() as conn:
+        with pytest.raises(CheckpointerError, match="charset=utf8mb4"):
+            await cp.using(conn).append("thread", [said("x")])
+        assert await cp.load("thread") is None
     await engine.dispose()
 
 

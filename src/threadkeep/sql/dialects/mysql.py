@@ -51,6 +51,15 @@ def _insert(table: sa.Table, *columns: str) -> Prepared:
     return Prepared(sa.insert(table), columns)
 
 
+def _require_utf8mb4(*charsets: str) -> None:
+    for charset in charsets:
+        if charset != "utf8mb4":
+            raise CheckpointerError(
+                f"the connection's character set is {charset}: not every text can be said in it, and asyncmy may not"
+                " quote bytes safely: make the engine's connections with charset=utf8mb4"
+            )
+
+
 class MySQLHooks(Hooks):
     """No RETURNING: LAST_INSERT_ID(n) carries the allocated number back in the reply to the upsert itself."""
 
@@ -90,6 +99,11 @@ class MySQLHooks(Hooks):
         if getattr(driver, "_result", None) is not None:
             driver._result = None  # a whole thread, for as long as the connection is idle
 
+    def join(self, conn: sa.Connection) -> None:
+        super().join(conn)
+        driver: Any = conn.connection.driver_connection
+        _require_utf8mb4(getattr(driver, "_charset", "utf8mb4"))  # of any engine: one that was never looked at on entry
+
     def start(self, conn: sa.Connection) -> None:
         super().start(conn)
         conn.exec_driver_sql("DO 0")  # SQLAlchemy sends no BEGIN: a dead connection shows here, before the write
@@ -122,6 +136,8 @@ class MySQLHooks(Hooks):
         last_seq = UPSERT.lastrowid(conn, {"thread": thread_id, "count": count, "now": now})
         if last_seq == 0:
             self.lock_unchanged(conn, thread_id)  # it is empty, or was deleted softly
+        if last_seq < count:
+            raise CheckpointerError("the server has answered something else: does another task use this connection?")
         return last_seq
 
     def next_completion_seq(self, conn: sa.Connection, thread_id: str, now: datetime) -> int | None:
@@ -168,12 +184,7 @@ class MySQLHooks(Hooks):
     def max_value_bytes(self, conn: sa.Connection) -> int | None:
         asked = "SELECT @@max_allowed_packet, @@sql_mode, @@character_set_client, @@character_set_connection"
         packet, mode, *charsets = conn.exec_driver_sql(asked).one()
-        driver: Any = conn.connection.driver_connection
-        if {*charsets, getattr(driver, "_charset", charsets[0])} != {"utf8mb4"}:
-            raise CheckpointerError(
-                f"the connection's character set is {charsets[0]}: not every text can be said in it, and asyncmy may"
-                " not quote bytes safely: make the engine's connections with charset=utf8mb4"
-            )
+        _require_utf8mb4(*charsets)
         if "NO_BACKSLASH_ESCAPES" in mode.split(","):
             raise CheckpointerError(
                 "the connection's sql_mode has NO_BACKSLASH_ESCAPES, in which asyncmy does not quote bytes safely: make"
