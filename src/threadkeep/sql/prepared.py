@@ -185,14 +185,21 @@ class _Compiled:
         assert self._names == self._columns
         for name, process in self._processes:
             place = self._names.index(name)
-            before = after = None
-            for row in rows:
-                # What is the same object in every row, as their time is, is processed once.
-                if row[place] is not before:
-                    before = row[place]
-                    after = process(before)
-                row[place] = after
+            for row, value in zip(rows, each_once(process, (row[place] for row in rows)), strict=True):
+                row[place] = value
         return rows
+
+
+def each_once(process: Callable[[Any], T], values: Iterable[Any]) -> Iterator[T]:
+    """What becomes of each value. One that is the same object in row after row, as their time is, is processed once."""
+    before: Any = _NOTHING
+    for value in values:
+        if value is not before:
+            before, after = value, process(value)
+        yield after
+
+
+_NOTHING = object()
 
 
 def is_own(conn: sa.Connection) -> bool:

@@ -6,13 +6,13 @@ value is a literal that few fast calls make: texts and odd bytes in hexadecimal 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from threadkeep.sql.batches import in_pieces
-from threadkeep.sql.prepared import Insert, Prepared, Row, Values, execute_in_turn
+from threadkeep.sql.prepared import Insert, Prepared, Row, Values, each_once, execute_in_turn
 
 _STATEMENT_LENGTH = 300_000
 """In bytes. So little goes out at once, and the server is at work on it while the next is made. A row that is longer
@@ -30,7 +30,7 @@ def inserting(into: Insert, dialect: sa.Dialect, rows: Sequence[Row]) -> Iterato
     head, found, _ = compiled.sql.partition("VALUES")
     assert found
     columns = zip(*compiled.bound_each(rows), strict=True)
-    literals = map(",".join, zip(*map(_literals, columns), strict=True))
+    literals = map(",".join, zip(*(each_once(_literal, column) for column in columns), strict=True))
     for some in in_pieces(literals, _length_of, _STATEMENT_LENGTH):
         yield f"{head} VALUES ({'),('.join(some)})"
 
@@ -43,15 +43,6 @@ def said(statement: Prepared, dialect: sa.Dialect, values: Values) -> str:
 
 def _length_of(row: str) -> int:
     return len(row) if row.isascii() else 4 * len(row)  # in UTF-8, at most
-
-
-def _literals(column: Iterable[Any]) -> Iterator[str]:
-    """Of each value. One that is the same object in row after row, as the thread's id is, is said once."""
-    before, literal = None, "NULL"
-    for value in column:
-        if value is not before:
-            before, literal = value, _literal(value)
-        yield literal
 
 
 def _literal(value: Any) -> str:

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
-from threadkeep.sql.dialects.postgresql_rows import ListOf
-from threadkeep.sql.dialects.postgresql_shortcuts import MOST_BYTES, MOST_ROWS, NOW, TYPES
+from threadkeep.sql.dialects.postgresql_rows import MOST_BYTES, ListOf
+from threadkeep.sql.dialects.postgresql_shortcuts import MOST_ROWS, NOW, TYPES
 from threadkeep.sql.dialects.shortcuts import COLUMNS, AppendCall, merged_or_none, that_fit
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads

@@ -16,7 +16,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from threadkeep.sql.batches import in_pieces
 from threadkeep.sql.prepared import Insert, Prepared, Row
 
-_MOST_BYTES = 4 * 1024 * 1024
+MOST_BYTES = 4 * 1024 * 1024
+"""In one statement, but for a row that is longer."""
 
 
 class ListOf(sa.types.TypeDecorator[Any]):
@@ -32,7 +33,7 @@ class ListOf(sa.types.TypeDecorator[Any]):
 def insert_rows(conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
     """Insert the rows."""
     bound = into.compiled(conn.dialect).bound_each(rows)
-    for some in in_pieces(bound, _length_of, _MOST_BYTES):
+    for some in in_pieces(bound, _length_of, MOST_BYTES):
         lists = map(list, zip(*some, strict=True))
         _inserting(into.table).count(conn, dict(zip(into.columns, lists, strict=True)))
 

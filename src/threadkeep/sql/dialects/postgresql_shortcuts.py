@@ -15,14 +15,13 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
 from threadkeep.records import MessageRow
-from threadkeep.sql.dialects.postgresql_rows import ListOf
+from threadkeep.sql.dialects.postgresql_rows import MOST_BYTES, ListOf
 from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
 
 MOST_ROWS = 1_000
-MOST_BYTES = 4 * 1024 * 1024
-"""What is larger is sent in pieces, and that takes a transaction."""
+"""More, or more bytes, are sent in pieces, and that takes a transaction."""
 
 
 # With their types: in a SELECT the server would take them for texts.

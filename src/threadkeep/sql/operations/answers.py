@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from threadkeep import rules
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.operations.runs import chunks
 from threadkeep.sql.parameters import QUESTION, RUN, THREAD
 from threadkeep.sql.tables import hitl_answers
 
@@ -49,5 +49,5 @@ def clear_answers(
     if question_ids is None:
         conn.execute(of_run)
     else:
-        for chunk in chunks(question_ids):
-            conn.execute(of_run.where(hitl_answers.c.question_id.in_(chunk)))
+        for some in in_batches(question_ids):
+            conn.execute(of_run.where(hitl_answers.c.question_id.in_(some)))

@@ -9,13 +9,11 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.errors import RunNotClaimedError
 from threadkeep.records import RunRecord
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.parameters import NOW, RUN, THREAD
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import runs, threads
-
-_ID_CHUNK = 500
-"""Ids in one IN (…): servers and drivers count parameters."""
 
 _RECORD = sa.select(runs.c.run_id, runs.c.claimed_at, runs.c.completed_at, runs.c.completion_seq).where(
     runs.c.thread_id == THREAD
@@ -79,14 +77,8 @@ def completed_among(conn: sa.Connection, thread_id: str, run_ids: Sequence[str])
     if len(run_ids) == 1:
         yield from (run_id for (run_id,) in _COMPLETED.rows(conn, {"thread": thread_id, "run": run_ids[0]}))
         return
-    for chunk in chunks(run_ids):
-        yield from conn.execute(_COMPLETED_AMONG, {"thread": thread_id, "runs": chunk}).scalars()
-
-
-def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ids, in lists short enough for one statement."""
-    for start in range(0, len(ids), _ID_CHUNK):
-        yield ids[start : start + _ID_CHUNK]
+    for some in in_batches(run_ids):
+        yield from conn.execute(_COMPLETED_AMONG, {"thread": thread_id, "runs": some}).scalars()
 
 
 def claim(conn: sa.Connection, thread_id: str, run_id: str) -> None:
