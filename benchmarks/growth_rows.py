@@ -14,6 +14,7 @@ from transcripts import RUN, answer, messages_of_run, run_id_of, transcript
 
 from threadkeep.codec import Codec
 from threadkeep.labels import labels_of
+from threadkeep.message_ids import made_id, new_stem
 from threadkeep.migrations.upgrading import on_connection
 from threadkeep.sql import engines, tables
 
@@ -27,7 +28,7 @@ FEW_OF_THEM = 60
 COMMON_SHARE = 4
 """One thread of so many has the common metadata."""
 _CODEC = Codec()
-_OF_A_ROW = ("role", "run_id", "format", "payload", "metadata", "message_id")
+_OF_A_ROW = ("role", "run_id", "format", "payload", "metadata")
 """What a message's row has from the codec."""
 _BATCH = 1_000
 _THREADS_AT_ONCE = 2_000
@@ -110,8 +111,10 @@ def others(numbers: range, parent: str) -> Rows:
         rows[tables.runs].append(
             {"thread_id": thread, "run_id": run, "claimed_at": at, "completed_at": at, "completion_seq": 1}
         )
+        stem = new_stem()
         rows[tables.messages] += [
-            {"thread_id": thread, "seq": seq, "created_at": at, **{name: getattr(row, name) for name in _OF_A_ROW}}
+            {"thread_id": thread, "seq": seq, "created_at": at, "message_id": made_id(stem, seq)}
+            | {name: getattr(row, name) for name in _OF_A_ROW}
             for seq, row in enumerate(_CODEC.encode_messages(spoken), 1)
         ]
     return rows

@@ -22,7 +22,7 @@ from threadkeep.fields import read_field, read_fields
 from threadkeep.free_form import check_model, check_typed, free_keys, is_free_form, takes_any_model
 from threadkeep.ids import check_id, check_optional_id, is_id
 from threadkeep.json_values import Unstorable
-from threadkeep.message_ids import check_given_id, new_message_ids
+from threadkeep.message_ids import check_given_id
 from threadkeep.messages import HitlRequest, Message
 from threadkeep.records import FORMAT_JSON, FORMAT_MSGPACK, MessageRow, StoredMessage
 from threadkeep.rules import within
@@ -81,29 +81,25 @@ class Codec:
     def encode_messages(
         self, messages: Sequence[Any], message_ids: Sequence[str | None] | None = None
     ) -> list[MessageRow]:
-        """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError.
-
-        A message without an id, here or of its own, gets a new one.
-        """
+        """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
         ids = message_ids if message_ids is not None else [None] * len(messages)
-        new_ids = new_message_ids(len(messages))
         with _no_garbage():
             doubtful: list[int] = []
             rows = [
-                self._encode_message(message, index, given, new, doubtful)
-                for index, (message, given, new) in enumerate(zip(messages, ids, new_ids, strict=True))
+                self._encode_message(message, index, given, doubtful)
+                for index, (message, given) in enumerate(zip(messages, ids, strict=True))
             ]
             for start in range(0, len(doubtful), _CHUNK):
                 self._prove_loadable(messages, rows, doubtful[start : start + _CHUNK])
         return rows
 
-    def _encode_message(self, message: Any, index: int, given: str | None, new: str, doubtful: list[int]) -> MessageRow:
+    def _encode_message(self, message: Any, index: int, given: str | None, doubtful: list[int]) -> MessageRow:
         name = f"messages[{index}]"
         own_id, run_id, role, metadata = read_fields(message)
         if given is None and own_id is not None:
             # A class may call it "" before there is one, or have a method of that name.
             given = None if own_id == "" or callable(own_id) else own_id
-        message_id = new if given is None else check_given_id(f"{name}.message_id", given)
+        message_id = None if given is None else check_given_id(f"{name}.message_id", given)
         run_id = None if run_id is None else check_id(f"{name}.run_id", run_id)
         payload = self._dump_exactly(message)
         if payload is None:
@@ -116,7 +112,6 @@ class Codec:
             _role_mirror(role),
             _metadata_mirror(metadata) if metadata else "{}",
             message_id,
-            given is not None,
             search_text(self._searchable, message) if self._searchable else None,
         )
 

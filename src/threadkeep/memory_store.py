@@ -64,11 +64,11 @@ class MemoryStore(MemoryLog):
             return None
         return StoredThread(thread.parent_thread_id, thread.extra, decode(thread.up_to(thread.last_seq)))
 
-    async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
+    async def append(self, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
         async with self._writing():
-            self._append(thread_id, rows)
+            return self._append(thread_id, rows, stem)
 
-    def _append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
+    def _append(self, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
         thread = self._threads.to_write(thread_id)
         if thread is not None:
             runs = thread.runs
@@ -76,7 +76,7 @@ class MemoryStore(MemoryLog):
             completed = (run for run in named if run in runs and runs[run].completed_at is not None)
             rules.refuse_completed(thread_id, completed)
             thread.refuse_taken(rows)
-        self._threads.touch_or_create(thread_id).append(rows)
+        return self._threads.touch_or_create(thread_id).append(rows, stem)
 
     async def save_extra(self, thread_id: str, changes: str) -> None:
         async with self._writing():
@@ -445,12 +445,12 @@ class MemoryStore(MemoryLog):
             draft_parts=thread.drafts(),
         )
 
-    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int) -> bool:
         async with self._writing():
             thread = self._threads.to_write(thread_id)
             if thread is None or thread.last_seq != last_seq:
                 return False
-            self._append(thread_id, rows)
+            self._append(thread_id, rows, stem)
             return True
 
 

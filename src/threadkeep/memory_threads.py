@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from threadkeep import rules, windows
 from threadkeep.errors import CheckpointerError, DuplicateIdError
+from threadkeep.message_ids import made_id, new_message_id
 from threadkeep.records import (
     MessageRow,
     PlacedItem,
@@ -48,6 +49,7 @@ class Written(NamedTuple):
 
     row: MessageRow
     created_at: datetime
+    message_id: str
 
 
 class Summary(NamedTuple):
@@ -55,6 +57,7 @@ class Summary(NamedTuple):
 
     row: MessageRow
     created_at: datetime
+    message_id: str
     position: int
     replaces: windows.Replaced
 
@@ -122,11 +125,14 @@ class Thread:
 
     # ---- the log --------------------------------------------------------------------------------------------
 
-    def append(self, rows: Iterable[MessageRow]) -> None:
+    def append(self, rows: Iterable[MessageRow], stem: str) -> int:
+        """Add the rows; return the last seq."""
         now = rules.utc_now()
-        for row in rows:
-            self.messages.append(Written(row, now))
-            self.seqs[row.message_id] = self.last_seq
+        for seq, row in enumerate(rows, self.last_seq + 1):
+            message_id = row.message_id or made_id(stem, seq)
+            self.messages.append(Written(row, now, message_id))
+            self.seqs[message_id] = seq
+        return self.last_seq
 
     def has(self, message_id: str) -> bool:
         """Whether a message or a summary is called so."""
@@ -135,7 +141,7 @@ class Thread:
     def refuse_taken(self, rows: Iterable[MessageRow]) -> None:
         """Raise DuplicateIdError if an id that the host gave is taken."""
         for row in rows:
-            if row.is_id_given and self.has(row.message_id):
+            if row.message_id is not None and self.has(row.message_id):
                 raise DuplicateIdError(self.thread_id, row.message_id)
 
     def stored(self, seqs: Iterable[int]) -> list[StoredMessage]:
@@ -146,12 +152,12 @@ class Thread:
         return self.stored(range(1, seq + 1))
 
     def entry(self, seq: int) -> StoredEntry:
-        row, created_at = self.messages[seq - 1]
-        return StoredEntry(self._message(seq), row.message_id, row.role, row.run_id, created_at)
+        row, created_at, message_id = self.messages[seq - 1]
+        return StoredEntry(self._message(seq), message_id, row.role, row.run_id, created_at)
 
     def summary_entry(self, number: int) -> StoredEntry:
-        row, created_at, *_ = self.summaries[number]
-        return StoredEntry(self._summary(number), row.message_id, row.role, row.run_id, created_at)
+        row, created_at, message_id, *_ = self.summaries[number]
+        return StoredEntry(self._summary(number), message_id, row.role, row.run_id, created_at)
 
     def _message(self, seq: int) -> StoredMessage:
         row = self.messages[seq - 1].row
@@ -170,8 +176,8 @@ class Thread:
         """Where this text stands."""
         title = rules.decoded_title(self.thread_id, self.title)
         found = [
-            SearchHit(self.thread_id, title, row.message_id, seq)
-            for seq, (row, _) in enumerate(self.messages, 1)
+            SearchHit(self.thread_id, title, message_id, seq)
+            for seq, (row, _, message_id) in enumerate(self.messages, 1)
             if row.search_text is not None and folded in row.search_text
         ]
         if folded in (rules.folded_title(self.thread_id, self.title) or ""):
@@ -184,11 +190,11 @@ class Thread:
         """What is in the window, in order."""
         items = []
         for position, number in sorted(self.window.items()):
-            row = self.messages[position - 1].row if number is None else self.summaries[number].row
-            items.append(PlacedItem(position, row.message_id, number))
+            item = self.messages[position - 1] if number is None else self.summaries[number]
+            items.append(PlacedItem(position, item.message_id, number))
         # What comes after the compacted part is in the window by itself.
-        for seq, (row, _) in enumerate(self.messages[self.compacted_seq :], self.compacted_seq + 1):
-            items.append(PlacedItem(seq, row.message_id, None))
+        for seq, written in enumerate(self.messages[self.compacted_seq :], self.compacted_seq + 1):
+            items.append(PlacedItem(seq, written.message_id, None))
         return items
 
     def in_window(self) -> list[StoredEntry]:
@@ -201,13 +207,14 @@ class Thread:
     def compact(self, row: MessageRow, change: windows.Compaction) -> PlacedItem:
         """Put the summary where it belongs."""
         number = max(self.summaries, default=0) + 1
-        self.summaries[number] = Summary(row, rules.utc_now(), change.position, change.replaces)
-        self.numbers[row.message_id] = number
+        message_id = row.message_id or new_message_id()
+        self.summaries[number] = Summary(row, rules.utc_now(), message_id, change.position, change.replaces)
+        self.numbers[message_id] = number
         for position in change.removed:
             del self.window[position]
         self.window |= {**dict.fromkeys(change.stayed), change.position: number}
         self.compacted_seq = change.compacted_seq
-        return PlacedItem(change.position, row.message_id, number)
+        return PlacedItem(change.position, message_id, number)
 
     def under(self, number: int, deep: bool) -> list[StoredEntry]:
         """What the summary stands for: directly, or in the end."""
@@ -230,7 +237,7 @@ class Thread:
         cutoff = rules.require_cutoff(self.thread_id, after_run_id, run.completion_seq if run else None)
         completed = {run.run_id for run in self.runs.values() if run.completion_seq and run.completion_seq <= cutoff}
         return cutoff, [
-            seq for seq, (row, _) in enumerate(self.messages, 1) if row.run_id is None or row.run_id in completed
+            seq for seq, (row, *_) in enumerate(self.messages, 1) if row.run_id is None or row.run_id in completed
         ]
 
     def fork(self, thread_id: str, cutoff: int, copied: Sequence[int], extra: str) -> Thread:
@@ -242,7 +249,7 @@ class Thread:
             version: checkpoint for version, checkpoint in self.checkpoints.items() if is_all or checkpoint.seq <= whole
         }
         messages = [self.messages[seq - 1] for seq in copied]
-        seqs = {row.message_id: place for place, (row, _) in enumerate(messages, 1)}
+        seqs = {written.message_id: place for place, written in enumerate(messages, 1)}
         compacted_seq, window, placed = windows.fork(
             self.window,
             {
@@ -256,7 +263,7 @@ class Thread:
             number: self.summaries[number]._replace(position=position, replaces=replaces)
             for number, (position, replaces) in placed.items()
         }
-        numbers = {summary.row.message_id: number for number, summary in summaries.items()}
+        numbers = {summary.message_id: number for number, summary in summaries.items()}
         now = rules.utc_now()
         return Thread(
             thread_id=thread_id,

@@ -1,4 +1,8 @@
-"""The ids of messages: given by the host, or made here. A message without an id of its own is called by its seq."""
+"""The ids of messages: given by the host, or made here.
+
+One that is made ends with the seq of its message, so that the message is found by it without an index. A message from
+before there were ids is called by its seq alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from threadkeep.errors import InvalidIdError
@@ -14,31 +18,41 @@ from threadkeep.fields import read_field
 from threadkeep.ids import check_id, shown
 
 _BY_SEQ = re.compile(r"#([1-9][0-9]{0,17})")
+_MADE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{2}([0-9a-f]{10})")
 _lock = threading.Lock()
 _last = 0
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+SEQ_DIGITS = 10
+"""Hexadecimal ones, at the end of an id that is made: enough for a million million messages in a thread."""
 
 
 def new_message_id() -> str:
     """An id that is new, and greater than all that this process has made before: a UUID of version 7."""
-    (message_id,) = new_message_ids(1)
-    return message_id
+    return f"{new_stem()}{secrets.token_hex(SEQ_DIGITS // 2)}"
 
 
-def new_message_ids(count: int) -> Iterator[str]:
-    """So many of them, each greater than the one before."""
+def new_stem() -> str:
+    """What the ids of messages that are appended together begin with: new, and greater than all before."""
     global _last
     # 48 bits of milliseconds and 12 of their fractions; several within one tick count on.
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     with _lock:
-        first = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
-        _last = first + count - 1
-    chance = secrets.token_hex(8 * count)
-    for number in range(count):
-        ticks = f"{first + number:015x}"
-        rest_ = chance[16 * number : 16 * number + 16]
-        yield f"{ticks[:8]}-{ticks[8:12]}-7{ticks[12:]}-{_VARIANT[rest_[0]]}{rest_[1:4]}-{rest_[4:]}"
+        _last = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last + 1)
+        ticks = f"{_last:015x}"
+    chance = secrets.token_hex(3)
+    return f"{ticks[:8]}-{ticks[8:12]}-7{ticks[12:]}-{_VARIANT[chance[0]]}{chance[1:4]}-{chance[4:]}"
+
+
+def made_id(stem: str, seq: int) -> str:
+    """The id of the message that is appended there: a UUID of version 7, too."""
+    return f"{stem}{seq:0{SEQ_DIGITS}x}"
+
+
+def told_seq(message_id: str) -> int:
+    """The seq that an id ends with, if it was made for a message; else of no message."""
+    match = _MADE.fullmatch(message_id)
+    return int(match[1], 16) if match else 0
 
 
 def of_seq(seq: int) -> str:

@@ -9,7 +9,7 @@ from threadkeep import rules
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidIdError, MessageNotFoundError
 from threadkeep.ids import check_id
-from threadkeep.message_ids import message_id_in
+from threadkeep.message_ids import made_id, message_id_in, new_stem
 from threadkeep.parts import part_of
 from threadkeep.records import MessageRecord, Part, StoredEntry
 from threadkeep.store import Store
@@ -39,9 +39,12 @@ class MessageLog:
             raise ValueError(f"there are {len(messages)} messages and {len(message_ids)} message_ids")
         rows = self._codec.encode_messages(messages, message_ids)
         rules.refuse_same_id_twice(thread_id, rows)
-        if rows:
-            await self._store.append(thread_id, rows)
-        return [row.message_id for row in rows]
+        if not rows:
+            return []
+        stem = new_stem()
+        last_seq = await self._store.append(thread_id, rows, stem)
+        seqs = range(last_seq - len(rows) + 1, last_seq + 1)
+        return [row.message_id or made_id(stem, seq) for row, seq in zip(rows, seqs, strict=True)]
 
     async def get(self, thread_id: str, message_id: str) -> MessageRecord:
         """The message, or the summary, of this id. Raises MessageNotFoundError."""

@@ -21,9 +21,8 @@ class MessageRow(NamedTuple):
     run_id: str | None
     role: str
     metadata: str
-    message_id: str
-    is_id_given: bool = False
-    """Whether the host gave the id, so that it may be taken already. One that we make is new."""
+    message_id: str | None = None
+    """What the host has given, which may be taken already; None for one that is made when its seq is known."""
     search_text: str | None = None
     """What a search looks at, folded; None for a message that is not to be found."""
 

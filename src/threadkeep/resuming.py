@@ -16,6 +16,7 @@ from threadkeep.errors import CheckpointerError
 from threadkeep.fields import read_field
 from threadkeep.ids import is_id
 from threadkeep.ledger import default_key, entry_of
+from threadkeep.message_ids import new_stem
 from threadkeep.parts import part_of
 from threadkeep.records import (
     CallState,
@@ -73,7 +74,7 @@ async def repair(store: Store, codec: Codec, worker: Worker, thread_id: str) -> 
         ]
         rows = codec.encode_messages(results)
         refuse_same_id_twice(thread_id, rows)
-        if not results or await store.append_after(thread_id, rows, state.messages[-1].seq):
+        if not results or await store.append_after(thread_id, rows, new_stem(), state.messages[-1].seq):
             return results
     raise CheckpointerError(f"thread {thread_id!r} is being written to: repair it when its worker has ended")
 

@@ -73,9 +73,10 @@ def refuse_same_id_twice(thread_id: str, rows: Sequence[MessageRow]) -> None:
     """Each message has an id of its own, also among those that come together."""
     seen: set[str] = set()
     for row in rows:
-        if row.message_id in seen:
-            raise DuplicateIdError(thread_id, row.message_id)
-        seen.add(row.message_id)
+        if row.message_id is not None:
+            if row.message_id in seen:
+                raise DuplicateIdError(thread_id, row.message_id)
+            seen.add(row.message_id)
 
 
 def require_cutoff(thread_id: str, run_id: str, completion_seq: int | None) -> int:

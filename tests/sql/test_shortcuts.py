@@ -45,6 +45,7 @@ from threadkeep import (
 )
 from threadkeep.sql import tables
 from threadkeep.sql.database import AtOnce, Database
+from threadkeep.sql.dialects import NoShortcutError
 
 
 @pytest.fixture(params=OUR_OWN_POOLS)
@@ -57,14 +58,18 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """The shortcuts that were tried, and whether each has done it."""
     tried: list[tuple[str, bool]] = []
-    has_written = Database._has_written
+    written = Database._written
 
-    async def noted(self: Database, at_once: AtOnce[Any]) -> bool:
-        done = await has_written(self, at_once)
-        tried.append((at_once.name, done))
-        return done
+    async def noted(self: Database, at_once: AtOnce) -> Any:
+        try:
+            result = await written(self, at_once)
+        except NoShortcutError:
+            tried.append((at_once.name, False))
+            raise
+        tried.append((at_once.name, True))
+        return result
 
-    monkeypatch.setattr(Database, "_has_written", noted)
+    monkeypatch.setattr(Database, "_written", noted)
     return tried
 
 

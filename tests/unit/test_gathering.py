@@ -30,12 +30,12 @@ async def test_who_comes_while_the_last_group_ends_is_not_forgotten(turns: int, 
     has_come: asyncio.Future[None] = loop.create_future()
     sent: list[Any] = []
 
-    async def send(take: Take) -> set[int]:
+    async def send(take: Take) -> dict[int, Any]:
         calls = take()
         sent.extend(calls)
         if len(sent) >= crowd - 2:
             after_turns(turns, loop, has_come)
-        return set(range(len(calls)))
+        return {place: name for place, (name,) in enumerate(calls)}
 
     gathering = Gathering(send, interruptible=True)
 
@@ -43,7 +43,7 @@ async def test_who_comes_while_the_last_group_ends_is_not_forgotten(turns: int, 
         with gathering:
             if waits_for is not None:
                 await waits_for
-            return await gathering.has_made([name])
+            return bool(await gathering.made([name]) == name)
 
     late = [asyncio.create_task(call(f"late {number}", has_come)) for number in range(3)]
     await asyncio.sleep(0)  # they are present, and make a crowd of whoever comes
@@ -56,19 +56,19 @@ async def test_who_comes_while_the_last_group_ends_is_not_forgotten(turns: int, 
 async def test_who_comes_late_waits_as_long_as_the_others_for_a_connection() -> None:
     no_connection, attempts = asyncio.Event(), 0
 
-    async def send(take: Take) -> set[int]:
+    async def send(take: Take) -> dict[int, Any]:
         nonlocal attempts
         attempts += 1
         if attempts <= 2:  # as many as are under way at once
             await no_connection.wait()
             raise TimeoutError
-        return set(range(len(take())))
+        return {place: True for place, _ in enumerate(take())}
 
     gathering = Gathering(send, interruptible=True)
 
     async def call(name: str) -> bool:
         with gathering:
-            return await gathering.has_made([name])
+            return bool(await gathering.made([name]))
 
     async def come(*names: str) -> list[asyncio.Task[bool]]:
         tasks = [asyncio.create_task(call(name)) for name in names]

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from threadkeep import message_ids
 from threadkeep.errors import InvalidIdError
-from threadkeep.message_ids import check_given_id, message_id_in, message_ids_in, new_message_id, of_seq, seq_in
+from threadkeep.message_ids import (
+    check_given_id,
+    made_id,
+    message_id_in,
+    message_ids_in,
+    new_message_id,
+    new_stem,
+    of_seq,
+    seq_in,
+    told_seq,
+)
 from threadkeep.testing.samples import BAD_IDS, GOOD_IDS
 
 
@@ -70,6 +80,23 @@ def test_the_clock_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: next(moments))
     made = UUID(new_message_id()).int
     assert (made >> 80, made >> 64 & 0xFFF) == (1_999_999_999_999, 0xFFF)
+
+
+@given(st.sets(st.integers(1, 16**10 - 1)))
+def test_a_made_id_tells_the_seq_of_its_message(seqs: set[int]) -> None:
+    stem = new_stem()
+    made = [made_id(stem, seq) for seq in sorted(seqs)]
+    assert [told_seq(message_id) for message_id in made] == sorted(seqs)
+    assert made == sorted(made)
+    assert {UUID(message_id).version for message_id in made} <= {7}
+    assert all(made_id(new_stem(), 1) > message_id for message_id in made)
+    assert [seq_in(message_id) for message_id in made] == [None] * len(made)
+
+
+def test_an_id_that_was_not_made_for_a_message_tells_none() -> None:
+    made = made_id(new_stem(), 7)
+    for name in (*GOOD_IDS, of_seq(7), made.upper(), made + "0", made[1:], f" {made}", made.replace("-7", "-4", 1), ""):
+        assert told_seq(name) == 0, name
 
 
 @given(st.integers(1, 10**18 - 1))

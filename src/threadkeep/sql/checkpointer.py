@@ -60,7 +60,7 @@ class _Opened:
     async def read(self, work: Work[T]) -> T:
         return await self.get().read(work)
 
-    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
+    async def write(self, work: Work[T], at_once: AtOnce | None = None) -> T:
         return await self.get().write(work, at_once)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from threadkeep.sql.cancelling import to_its_end
 from threadkeep.sql.dialects import Failure, Shortcut
-from threadkeep.sql.gathering import Gathering, Take
+from threadkeep.sql.gathering import NOT_MADE, Gathering, Take
 from threadkeep.sql.transactions import (
     AbandonedError,
     Decision,
@@ -40,7 +40,7 @@ class Connections(Protocol):
     async def close(self) -> None: ...
     async def read(self, work: Work[T]) -> T: ...
     async def write(self, work: Work[T]) -> T: ...
-    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> None: ...
+    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> Any: ...
     def hold(self) -> AbstractAsyncContextManager[Run]: ...
 
 
@@ -124,43 +124,41 @@ class EngineConnections:
 
         return await self._cancellable(self._run(whole), decision)
 
-    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> None:
+    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> Any:
         gathering = self._gatherings.get(shortcut)
         if gathering is None:
-            await self._write_alone(shortcut, args)
-            return
+            return await self._write_alone(shortcut, args)
         with gathering, self._in_use():
-            if not await gathering.has_made(args):
-                await self._write_alone(shortcut, args)
+            result = await gathering.made(args)
+            return await self._write_alone(shortcut, args) if result is NOT_MADE else result
 
-    async def _send(self, together: Callable[..., set[int]], take: Take) -> set[int]:
-        def group(conn: sa.Connection) -> set[int]:
+    async def _send(self, together: Callable[..., dict[int, Any]], take: Take) -> dict[int, Any]:
+        def group(conn: sa.Connection) -> dict[int, Any]:
             # Not before there is a connection: who waits for one can still leave, or be joined by others.
             calls = take()
-            return at_once(conn, self.transactions, together, [calls]) if calls else set()
+            return at_once(conn, self.transactions, together, [calls]) if calls else {}
 
         sending = self._run(group)
         try:
             return await (sending if self.transactions.hooks.interruptible_shortcuts else to_its_end(sending))
         except StaleConnectionError:
-            return set()
+            return {}
         except DBAPIError as error:
             if self.transactions.hooks.classify(error) is Failure.DISCONNECT:
                 raise
-            return set()
+            return {}
 
-    async def _write_alone(self, shortcut: Shortcut, args: Sequence[Any]) -> None:
+    async def _write_alone(self, shortcut: Shortcut, args: Sequence[Any]) -> Any:
         if self.transactions.hooks.interruptible_shortcuts:
-            await self._run(lambda conn: at_once(conn, self.transactions, shortcut.alone, args))
-            return
+            return await self._run(lambda conn: at_once(conn, self.transactions, shortcut.alone, args))
         decision = Decision()
 
-        def unless_cancelled(conn: sa.Connection) -> None:
+        def unless_cancelled(conn: sa.Connection) -> Any:
             if not decision.commit():
                 raise AbandonedError
-            at_once(conn, self.transactions, shortcut.alone, args)
+            return at_once(conn, self.transactions, shortcut.alone, args)
 
-        await to_its_end(self._run(unless_cancelled), decision, is_harmless_before=True)
+        return await to_its_end(self._run(unless_cancelled), decision, is_harmless_before=True)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:

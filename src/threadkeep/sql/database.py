@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -41,16 +41,14 @@ class Runner(Protocol):
     """Runs an operation's work: as a transaction of its own, or as part of one."""
 
     async def read(self, work: Work[T]) -> T: ...
-    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T: ...
+    async def write(self, work: Work[T], at_once: AtOnce | None = None) -> T: ...
 
 
-class AtOnce(NamedTuple, Generic[T]):
+class AtOnce(NamedTuple):
     """The same write as a shortcut, where there is one by this name."""
 
     name: str
     args: Sequence[Any]
-    result: T
-    """What the operation returns when it has worked."""
 
 
 class Database:
@@ -78,10 +76,14 @@ class Database:
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
 
-    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
+    async def write(self, work: Work[T], at_once: AtOnce | None = None) -> T:
         """Write all or nothing. Conflicts are tried again; a connection that was dead to begin with is replaced."""
-        if at_once is not None and await self._has_written(at_once):
-            return at_once.result
+        if at_once is not None:
+            try:
+                result: T = await self._written(at_once)
+                return result
+            except NoShortcutError:
+                pass
         conflicts = reconnects = 0
         while True:
             try:
@@ -103,23 +105,22 @@ class Database:
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
 
-    async def _has_written(self, at_once: AtOnce[Any]) -> bool:
-        """Whether the shortcut has done it. If not, nothing has been done, and the operation itself will tell why."""
+    async def _written(self, at_once: AtOnce) -> Any:
+        """What the shortcut has done. NoShortcutError: nothing, and the operation itself will tell why."""
         shortcut = self.connections.transactions.shortcuts.get(at_once.name)
         if shortcut is None:
-            return False
+            raise NoShortcutError
         try:
-            await _cancellable(self.connections.write_at_once(shortcut, at_once.args))
-        except (NoShortcutError, StaleConnectionError):
-            return False
+            return await _cancellable(self.connections.write_at_once(shortcut, at_once.args))
+        except StaleConnectionError as error:
+            raise NoShortcutError from error
         except DBAPIError as error:
             failure = self.hooks.classify(error)
             if failure in (Failure.DISCONNECT, Failure.LOCK_TIMEOUT):
                 raise _ours(failure, error) from error
-            return False
+            raise NoShortcutError from error
         except SQLAlchemyError as error:
             raise _unexpected(error) from error
-        return True
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Joined]:
@@ -193,7 +194,7 @@ class Joined:
             return await self._attempt(lambda conn: in_savepoint(conn, work))
         return await self._attempt(work)
 
-    async def write(self, work: Work[T], at_once: AtOnce[T] | None = None) -> T:
+    async def write(self, work: Work[T], at_once: AtOnce | None = None) -> T:
         """Write as a part of this transaction, where no shortcut is one."""
 
         def part(conn: sa.Connection) -> T:

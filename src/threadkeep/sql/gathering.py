@@ -15,6 +15,9 @@ Call = Sequence[Any]
 Take = Callable[[], list[Call]]
 """Gives the calls of a group, none of which can be taken back any more. None, if all who waited have left."""
 
+NOT_MADE = object()
+"""Of such a call nothing has happened, and it goes alone."""
+
 _ALONE = 2
 """As many calls at once need no company: each has the server's attention."""
 _GROUPS = 2
@@ -25,13 +28,13 @@ _TOGETHER = 100
 class _Caller:
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.group: _Group | None = None
         """That it was sent with, once it was."""
 
 
 class _Group:
-    sending: asyncio.Future[set[int]]
+    sending: asyncio.Future[dict[int, Any]]
 
     def __init__(self) -> None:
         self.callers: list[_Caller] = []
@@ -42,8 +45,8 @@ class _Group:
 class Gathering:
     """The calls of one shortcut. A group never waits for a thread's lock, so that nobody in it waits for another's."""
 
-    def __init__(self, send: Callable[[Take], Awaitable[set[int]]], *, interruptible: bool) -> None:
-        """`send` takes calls and makes them, and says which it has made. Of the others, nothing has happened.
+    def __init__(self, send: Callable[[Take], Awaitable[dict[int, Any]]], *, interruptible: bool) -> None:
+        """`send` takes calls and makes them, and says what those return that it has made, by their numbers.
 
         With `interruptible` it is cancelled when none of its callers is left, and then goes on with nothing.
         """
@@ -59,10 +62,10 @@ class Gathering:
     def __exit__(self, *_: object) -> None:
         self._present -= 1
 
-    async def has_made(self, call: Call) -> bool:
-        """Whether the call was made with others. If not, nothing has happened, and it goes alone."""
+    async def made(self, call: Call) -> Any:
+        """What the call returns, which was made with others; or NOT_MADE."""
         if self._present <= _ALONE:
-            return False
+            return NOT_MADE
         caller = _Caller(call)
         self._waiting.append(caller)
         if len(self._senders) < _GROUPS:
@@ -118,7 +121,7 @@ class Gathering:
                 caller.answer.set_exception(error)
         else:
             for place, caller in enumerate(group.callers):
-                caller.answer.set_result(place in made)
+                caller.answer.set_result(made.get(place, NOT_MADE))
 
     def _take(self, group: _Group) -> list[Call]:
         group.callers = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TOGETHER))]

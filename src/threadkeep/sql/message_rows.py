@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from threadkeep.message_ids import made_id
 from threadkeep.records import MessageRow
 from threadkeep.sql.prepared import Insert, Row
 from threadkeep.sql.tables import messages
@@ -12,9 +13,9 @@ from threadkeep.sql.tables import messages
 INSERT = Insert(messages)
 
 
-def placed(thread_id: str, rows: Iterable[MessageRow], first_seq: int, now: datetime) -> Iterator[Row]:
-    """The rows of a thread, from this seq on."""
+def placed(thread_id: str, rows: Iterable[MessageRow], stem: str, first_seq: int, now: datetime) -> Iterator[Row]:
+    """The rows of a thread, from this seq on. Ids that are made begin with `stem`."""
     return (
-        [thread_id, seq, role, run_id, format_, payload, metadata, now, message_id]
-        for seq, (payload, format_, run_id, role, metadata, message_id, _, _) in enumerate(rows, first_seq)
+        [thread_id, seq, role, run_id, format_, payload, metadata, now, message_id or made_id(stem, seq)]
+        for seq, (payload, format_, run_id, role, metadata, message_id, _) in enumerate(rows, first_seq)
     )

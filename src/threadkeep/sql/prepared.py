@@ -137,19 +137,19 @@ class Script:
     def __init__(self, *statements: Prepared) -> None:
         self._statements = statements
 
-    def counts(self, conn: sa.Connection, values: Values) -> list[int]:
-        """Execute all of it. How many rows each has found."""
+    def replies(self, conn: sa.Connection, values: Values) -> list[tuple[int, int]]:
+        """Execute all of it. How many rows each has found, and the number that comes back with its reply."""
         compiled = [statement.compiled(conn.dialect) for statement in self._statements]
         sql = "; ".join(each.sql for each in compiled)
         parameters = [value for each in compiled for value in each.bound(values)]
 
-        def execute(cursor: Any) -> list[int]:
+        def execute(cursor: Any) -> list[tuple[int, int]]:
             cursor.execute(sql, parameters)
-            counts: list[int] = [cursor.rowcount]
+            replies: list[tuple[int, int]] = [(cursor.rowcount, cursor.lastrowid)]
             for _ in compiled[1:]:
                 cursor.nextset()  # raises what its statement raised
-                counts.append(cursor.rowcount)
-            return counts
+                replies.append((cursor.rowcount, cursor.lastrowid))
+            return replies
 
         return _on_cursor(conn, sql, execute)
 

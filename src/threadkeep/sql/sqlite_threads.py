@@ -217,7 +217,7 @@ class SQLiteThreads:
         async with self._alone():
             return await self._writer.write(work)
 
-    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> None:
+    async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> Any:
         raise NotImplementedError("SQLite has no shortcuts: what it saves is in the driver")
 
     @asynccontextmanager

@@ -93,17 +93,14 @@ class SQLStore:
         return result
 
     async def _write_at_once(
-        self, shortcut: str, operation: Operation[P, None], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
+        self, shortcut: str, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """For what every turn writes: by the shortcut of this name, where there is one. None looks at a lease."""
         if self._fence is not None:
-            await self._write(operation, *args, **kwargs)
-            return
-
-        def work(conn: sa.Connection) -> None:
-            operation(conn, self._hooks, *args, **kwargs)
-
-        await self._runner.write(work, AtOnce(shortcut, args, None))
+            return await self._write(operation, *args, **kwargs)
+        return await self._runner.write(
+            lambda conn: operation(conn, self._hooks, *args, **kwargs), AtOnce(shortcut, args)
+        )
 
     async def load(self, thread_id: str, decode: Decode) -> StoredThread | None:
         def decoded(stored: StoredThread | None) -> StoredThread | None:
@@ -116,8 +113,8 @@ class SQLStore:
         await asyncio.sleep(0)
         return decoded(stored)
 
-    async def append(self, thread_id: str, rows: Sequence[MessageRow]) -> None:
-        await self._write_at_once("append", messages.append, thread_id, rows)
+    async def append(self, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
+        return await self._write_at_once("append", messages.append, thread_id, rows, stem)
 
     async def save_extra(self, thread_id: str, changes: str) -> None:
         await self._write_at_once("save_extra", extras.save_extra, thread_id, changes, self._max_value_bytes)
@@ -292,5 +289,5 @@ class SQLStore:
     async def read_state(self, thread_id: str) -> StoredState | None:
         return await self._read(resuming.read_state, thread_id)
 
-    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
-        return await self._write(messages.append_after, thread_id, rows, last_seq)
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int) -> bool:
+        return await self._write(messages.append_after, thread_id, rows, stem, last_seq)

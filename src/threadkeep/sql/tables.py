@@ -20,7 +20,7 @@ from threadkeep.sql.column_types import (
 
 metadata = sa.MetaData()
 
-SCHEMA_VERSION = 1009
+SCHEMA_VERSION = 1010
 """Numbers of ours start at 1004: no cubepi release takes such a number for its own."""
 
 
@@ -85,7 +85,17 @@ messages = sa.Table(
     sa.Column("message_id", id_type()),
     # PostgreSQL would check it row by row, a third of its work in a fork, and could find nothing: see the decisions.
     _of_thread("fk_cubepi_messages_thread", dialects=("sqlite",)),
-    sa.Index("ix_cubepi_messages_thread_message", "thread_id", "message_id", unique=True),
+)
+
+message_places = sa.Table(
+    "cubepi_message_places",
+    metadata,
+    sa.Column("thread_id", id_type(), primary_key=True),
+    # One that does not end with the seq of its message: the host gave it, or a fork has moved its message.
+    sa.Column("message_id", id_type(), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    # As that of the messages.
+    _of_thread("fk_cubepi_message_places_thread", dialects=("sqlite",)),
 )
 
 runs = sa.Table(
@@ -296,6 +306,7 @@ schema_version = sa.Table(
 
 OF_A_THREAD = (
     messages,
+    message_places,
     runs,
     pending,
     hitl_answers,

@@ -54,12 +54,12 @@ class NoShortcutError(Exception):
 class Shortcut(NamedTuple):
     """A whole operation in one message to the server, for a connection of ours in autocommit mode."""
 
-    alone: Callable[..., None]
-    """Takes the connection, the limit that `lock_limit` gives, and what the operation takes. It does all of that, or
-    fails and has done nothing."""
-    together: Callable[..., set[int]] | None = None
-    """Takes the connection, the limit, and the arguments of several calls; tells which of them it has made. It waits
-    for no lock of a thread."""
+    alone: Callable[..., Any]
+    """Takes the connection, the limit that `lock_limit` gives, and what the operation takes. It does all of that and
+    returns what the operation does, or fails and has done nothing."""
+    together: Callable[..., dict[int, Any]] | None = None
+    """Takes the connection, the limit, and the arguments of several calls; tells what those of them return that it has
+    made, by their numbers. It waits for no lock of a thread."""
 
 
 @cache

@@ -7,8 +7,8 @@ not there yet, or whose messages the operation would refuse. Each of their calle
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from threadkeep.sql.dialects.mysql_rows import inserting, said
 from threadkeep.sql.dialects.shortcuts import AppendCall, run_ids_of, that_fit
 from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.parameters import NOW
-from threadkeep.sql.prepared import Prepared, execute_texts
+from threadkeep.sql.prepared import Prepared, Row, execute_texts
 from threadkeep.sql.tables import runs, threads
 
 _MOST_ROWS = 200
@@ -63,21 +63,29 @@ def _move_on(count: int) -> Prepared:
     )
 
 
-def append_each(conn: sa.Connection, limit: str, calls: Sequence[AppendCall]) -> set[int]:
+def append_each(conn: sa.Connection, limit: str, calls: Sequence[AppendCall]) -> dict[int, int]:
     """`messages.append` for those that can be made now. Two on the same thread are made both, or neither."""
     chosen = that_fit(calls, _MOST_ROWS, _MOST_BYTES)
     if not chosen:
-        return set()
+        return {}
     rows_of: dict[str, list[MessageRow]] = {}
     for number in chosen:
-        thread_id, rows = calls[number]
+        thread_id, rows, _ = calls[number]
         rows_of.setdefault(thread_id, []).extend(rows)
     last_seqs = _locked(conn, rows_of)
     if not last_seqs:
         execute_texts(conn, ["ROLLBACK"])
-        return set()
-    _write(conn, {thread_id: (last_seq, rows_of[thread_id]) for thread_id, last_seq in last_seqs.items()})
-    return {number for number in chosen if calls[number][0] in last_seqs}
+        return {}
+    made: dict[int, int] = {}
+    placed_rows: list[Row] = []
+    now = rules.utc_now()
+    for number in chosen:
+        thread_id, rows, stem = calls[number]
+        if thread_id in last_seqs:
+            placed_rows += placed(thread_id, rows, stem, last_seqs[thread_id] + 1, now)
+            made[number] = last_seqs[thread_id] = last_seqs[thread_id] + len(rows)
+    _write(conn, placed_rows, last_seqs, now)
+    return made
 
 
 def _locked(conn: sa.Connection, rows_of: dict[str, list[MessageRow]]) -> dict[str, int]:
@@ -92,20 +100,11 @@ def _locked(conn: sa.Connection, rows_of: dict[str, list[MessageRow]]) -> dict[s
     return {thread_id: last_seq for thread_id, last_seq in locked if thread_id not in refused}
 
 
-def _write(conn: sa.Connection, appended: dict[str, tuple[int, list[MessageRow]]]) -> None:
-    """Insert the messages after the last seq of each thread, write down the new ones, and commit."""
-    now = rules.utc_now()
-    rows_of = [placed(thread_id, rows, last_seq + 1, now) for thread_id, (last_seq, rows) in appended.items()]
-    last_seqs = [last_seq + len(rows) for last_seq, rows in appended.values()]
-    counters = {**_numbered(thread=[*appended], last_seq=last_seqs), "now": now}
-    execute_texts(
-        conn,
-        [
-            *inserting(INSERT, conn.dialect, [*chain(*rows_of)]),
-            said(_move_on(len(appended)), conn.dialect, counters),
-            "COMMIT",
-        ],
-    )
+def _write(conn: sa.Connection, rows: list[Row], last_seqs: dict[str, int], now: datetime) -> None:
+    """Insert the rows, write down the last seqs of their threads, and commit."""
+    counters = {**_numbered(thread=[*last_seqs], last_seq=[*last_seqs.values()]), "now": now}
+    moved_on = said(_move_on(len(last_seqs)), conn.dialect, counters)
+    execute_texts(conn, [*inserting(INSERT, conn.dialect, rows), moved_on, "COMMIT"])
 
 
 def _numbered(**columns: Sequence[Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import insert
 
 from threadkeep import rules
+from threadkeep.message_ids import SEQ_DIGITS
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.base import NoShortcutError
 from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
@@ -57,6 +58,14 @@ def _unless_deleted(column: sa.Column[Any]) -> Any:
 
 # ---- append ---------------------------------------------------------------------------------------------
 
+_STEM = sa.bindparam("stem", type_=sa.Text)
+
+
+def _made_id(from_last: int) -> Any:
+    """`message_ids.made_id`, where the seq is known to the server alone: so far from the last that was taken."""
+    seq = sa.func.last_insert_id() + from_last if from_last else sa.func.last_insert_id()
+    return sa.func.concat(_STEM, sa.func.lpad(sa.func.lower(sa.func.hex(seq)), SEQ_DIGITS, "0"))
+
 
 @cache
 def _append(count: int) -> Script:
@@ -71,6 +80,7 @@ def _append(count: int) -> Script:
             # It is enough that the first has no seq: none of them is inserted then.
             "seq": unless_complete if place == 0 else last_seq - count + 1 + place,
             "created_at": NOW,
+            "message_id": _made_id(place + 1 - count),
             **{name: sa.bindparam(f"{name}_{place}", type_=messages.c[name].type) for name in COLUMNS},
         }
         for place in range(count)
@@ -78,15 +88,16 @@ def _append(count: int) -> Script:
     return Script(BEGIN, UPSERT, Prepared(sa.insert(messages).values(rows)), COMMIT)
 
 
-def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
+def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
     """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
     require_plain(rows, _MOST_ROWS, _MOST_BYTES)
     run_ids = run_ids_of(rows)
     if len(run_ids) > 1:
         raise NoShortcutError
     values = {f"{name}_{place}": getattr(row, name) for place, row in enumerate(rows) for name in COLUMNS}
-    values |= {"thread": thread_id, "count": len(rows), "now": rules.utc_now(), "run": "".join(run_ids)}
-    _append(len(rows)).counts(conn, values)
+    values |= {"thread": thread_id, "count": len(rows), "now": rules.utc_now(), "run": "".join(run_ids), "stem": stem}
+    _, (_, last_seq), *_ = _append(len(rows)).replies(conn, values)
+    return last_seq
 
 
 # ---- runs -----------------------------------------------------------------------------------------------
@@ -101,7 +112,7 @@ _CLAIM = Script(
 
 def claim_run(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> None:
     """`runs.claim_run`. A second claim fails by its key."""
-    _CLAIM.counts(conn, {"thread": thread_id, "run": run_id, "count": 0, "now": rules.utc_now()})
+    _CLAIM.replies(conn, {"thread": thread_id, "run": run_id, "count": 0, "now": rules.utc_now()})
 
 
 _COMPLETE = Script(
@@ -129,7 +140,7 @@ _COMPLETE = Script(
 
 def mark_run_complete(conn: sa.Connection, limit: str, thread_id: str, run_id: str) -> None:
     """`runs.mark_run_complete`, for a run that is open."""
-    _, _, completed, *_ = _COMPLETE.counts(conn, {"thread": thread_id, "run": run_id, "now": rules.utc_now()})
+    _, _, (completed, _), *_ = _COMPLETE.replies(conn, {"thread": thread_id, "run": run_id, "now": rules.utc_now()})
     if completed == 0:
         raise NoShortcutError  # there is no such thread: nothing was found, and nothing failed
 

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
 from threadkeep.sql.dialects.postgresql_rows import MOST_BYTES, ListOf
-from threadkeep.sql.dialects.postgresql_shortcuts import MOST_ROWS, NOW, TYPES
+from threadkeep.sql.dialects.postgresql_shortcuts import MOST_ROWS, NOW, TYPES, made_id
 from threadkeep.sql.dialects.shortcuts import COLUMNS, AppendCall, merged_or_none, that_fit
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
@@ -69,7 +69,7 @@ def _thread(source: Any, last_seq: Any = None) -> dict[str, Any]:
 
 # ---- append ---------------------------------------------------------------------------------------------
 
-_GIVEN = _given("thread_id", "place", *COLUMNS)
+_GIVEN = _given("thread_id", "place", "stem", *COLUMNS)
 _ASKED = sa.select(_GIVEN.c.thread_id, sa.func.count().label("count")).group_by(_GIVEN.c.thread_id).cte("asked")
 _LOCKED = _locked(_ASKED, threads.c.last_completion_seq)
 _IS_COMPLETE = sa.exists().where(
@@ -95,33 +95,45 @@ _SEQ = _TAKEN.c.last_seq - _FREE.c.count + _GIVEN.c.place
 _APPEND_EACH = Prepared(
     insert(messages)
     .from_select(
-        ["thread_id", "seq", "created_at", *COLUMNS],
-        sa.select(_GIVEN.c.thread_id, _SEQ, NOW, *(_VALUES[name] for name in COLUMNS)).select_from(
+        ["thread_id", "seq", "created_at", "message_id", *COLUMNS],
+        sa.select(
+            _GIVEN.c.thread_id, _SEQ, NOW, made_id(_GIVEN.c.stem, _SEQ), *(_VALUES[name] for name in COLUMNS)
+        ).select_from(
             _GIVEN.join(_TAKEN, _TAKEN.c.thread_id == _GIVEN.c.thread_id).join(
                 _FREE, _FREE.c.thread_id == _GIVEN.c.thread_id
             )
         ),
         include_defaults=False,
     )
-    .returning(messages.c.thread_id)
+    .returning(messages.c.thread_id, messages.c.seq)
 )
 
 
-def append_each(conn: sa.Connection, limit: str, calls: Sequence[AppendCall]) -> set[int]:
+def append_each(conn: sa.Connection, limit: str, calls: Sequence[AppendCall]) -> dict[int, int]:
     """`messages.append` for those that can be made now. Two on the same thread are made both, or neither."""
     chosen = that_fit(calls, MOST_ROWS, MOST_BYTES)
     given: dict[str, list[Any]] = {name: [] for name in _GIVEN.c.keys()}  # noqa: SIM118 - no dict
-    places: Counter[str] = Counter()
+    count_of: Counter[str] = Counter()
+    last_place: dict[int, int] = {}
     for number in chosen:
-        thread_id, rows = calls[number]
+        thread_id, rows, stem = calls[number]
         for row in rows:
-            places[thread_id] += 1
+            count_of[thread_id] += 1
             given["thread_id"].append(thread_id)
-            given["place"].append(places[thread_id])
+            given["place"].append(count_of[thread_id])
+            given["stem"].append(stem)
             for name in COLUMNS:
                 given[name].append(getattr(row, name))
-    made = _threads_of(_APPEND_EACH, conn, given)
-    return {number for number in chosen if calls[number][0] in made}
+        last_place[number] = count_of[thread_id]
+    last_seqs: dict[str, int] = {}
+    for thread_id, seq in _done(_APPEND_EACH, conn, given):
+        last_seqs[thread_id] = max(seq, last_seqs.get(thread_id, 0))
+    of_thread = {number: calls[number][0] for number in chosen}
+    return {
+        number: last_seqs[thread_id] - count_of[thread_id] + last_place[number]
+        for number, thread_id in of_thread.items()
+        if thread_id in last_seqs
+    }
 
 
 # ---- runs -----------------------------------------------------------------------------------------------
@@ -144,7 +156,7 @@ _CLAIM_EACH = Prepared(
 )
 
 
-def claim_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str]]) -> set[int]:
+def claim_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str]]) -> dict[int, None]:
     """`runs.claim_run` for those that can be made now."""
     return _of_runs(_CLAIM_EACH, conn, calls)
 
@@ -183,15 +195,15 @@ _COMPLETE_EACH = Prepared(
 )
 
 
-def complete_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str]]) -> set[int]:
+def complete_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str]]) -> dict[int, None]:
     """`runs.mark_run_complete` for those that can be made now."""
     return _of_runs(_COMPLETE_EACH, conn, calls)
 
 
-def _of_runs(statement: Prepared, conn: sa.Connection, calls: Sequence[tuple[str, str]]) -> set[int]:
+def _of_runs(statement: Prepared, conn: sa.Connection, calls: Sequence[tuple[str, str]]) -> dict[int, None]:
     chosen = _first_of_each_thread(calls)
     given = {"thread_id": [*chosen], "run_id": [calls[number][1] for number in chosen.values()]}
-    return {chosen[thread_id] for thread_id in _threads_of(statement, conn, given)}
+    return {chosen[thread_id]: None for (thread_id,) in _done(statement, conn, given)}
 
 
 def _first_of_each_thread(calls: Sequence[tuple[Any, ...]]) -> dict[str, int]:
@@ -222,7 +234,7 @@ _REPLACE_EACH = Prepared(
 )
 
 
-def save_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str, int]]) -> set[int]:
+def save_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str, int]]) -> dict[int, None]:
     """`extras.save_extra` for those that can be made now."""
     chosen = _first_of_each_thread(calls)
     given: dict[str, list[str]] = {"thread_id": [], "before": [], "merged": []}
@@ -236,11 +248,9 @@ def save_each(conn: sa.Connection, limit: str, calls: Sequence[tuple[str, str, i
             size += len(before) + len(merged)
             for name, value in (("thread_id", thread_id), ("before", before), ("merged", merged)):
                 given[name].append(value)
-    return {chosen[thread_id] for thread_id in _threads_of(_REPLACE_EACH, conn, given)}
+    return {chosen[thread_id]: None for (thread_id,) in _done(_REPLACE_EACH, conn, given)}
 
 
-def _threads_of(statement: Prepared, conn: sa.Connection, given: Mapping[str, list[Any]]) -> set[str]:
-    """The threads in which the statement has done what was asked."""
-    if not given["thread_id"]:
-        return set()
-    return {thread_id for (thread_id,) in statement.rows(conn, {**given, "now": rules.utc_now()})}
+def _done(statement: Prepared, conn: sa.Connection, given: Mapping[str, list[Any]]) -> Sequence[Any]:
+    """What the statement brings back of the threads in which it has done what was asked."""
+    return statement.rows(conn, {**given, "now": rules.utc_now()}) if given["thread_id"] else ()

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from threadkeep import rules
+from threadkeep.message_ids import SEQ_DIGITS
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects.postgresql_rows import MOST_BYTES, ListOf
 from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
@@ -27,6 +28,7 @@ MOST_ROWS = 1_000
 # With their types: in a SELECT the server would take them for texts.
 _THREAD_ID = sa.bindparam("thread", type_=sa.Text)
 _RUN_ID = sa.bindparam("run", type_=sa.Text)
+_STEM = sa.bindparam("stem", type_=sa.Text)
 _COUNT = sa.bindparam("count", type_=sa.BigInteger)
 NOW = sa.bindparam("now", type_=threads.c.created_at.type)
 _LIMIT = sa.bindparam("limit", type_=sa.Text)
@@ -63,8 +65,14 @@ def _before(column: sa.Column[Any]) -> Any:
     return sa.select(column).where(threads.c.thread_id == _THREAD_ID).scalar_subquery()
 
 
+def made_id(stem: Any, seq: Any) -> sa.ColumnElement[str]:
+    """`message_ids.made_id`, where the seq is known to the server alone."""
+    digits = sa.func.lpad(sa.func.to_hex(seq), sa.literal_column(f"{SEQ_DIGITS}"), sa.literal_column("'0'"))
+    return sa.type_coerce(stem, sa.Text) + sa.type_coerce(digits, sa.Text)
+
+
 def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) -> Prepared:
-    """The statement that appends what is given."""
+    """The statement that appends what is given, and brings back the last seq."""
     is_complete = sa.exists().where(
         runs.c.thread_id == _THREAD_ID, runs.c.run_id == run_ids, runs.c.completed_at.is_not(None)
     )
@@ -78,14 +86,14 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
         _THREAD.c.created_at == sa.func.coalesce(_before(threads.c.created_at), _THREAD.c.created_at),
     )
     values = {**given, "metadata": sa.cast(given["metadata"], JSONB)}
-    row = sa.select(_THREAD_ID, _THREAD.c.last_seq - _COUNT + place, NOW, *(values[name] for name in COLUMNS))
-    return Prepared(
-        insert(messages).from_select(
-            ["thread_id", "seq", "created_at", *COLUMNS],
-            row.select_from(source).where(_required(may_append)),
-            include_defaults=False,
-        )
+    seq = _THREAD.c.last_seq - _COUNT + place
+    row = sa.select(_THREAD_ID, seq, NOW, made_id(_STEM, seq), *(values[name] for name in COLUMNS))
+    appended = insert(messages).from_select(
+        ["thread_id", "seq", "created_at", "message_id", *COLUMNS],
+        row.select_from(source).where(_required(may_append)),
+        include_defaults=False,
     )
+    return Prepared(sa.select(_THREAD.c.last_seq).add_cte(appended.cte("appended")))
 
 
 TYPES = {"format": sa.SmallInteger, "payload": sa.LargeBinary}
@@ -101,16 +109,17 @@ _RUN_IDS = sa.bindparam("runs", type_=ListOf(sa.Text))
 _APPEND = _appending(dict(_ROWS.c), _ROWS.c.place, _THREAD.join(_ROWS, sa.true()), sa.any_(_RUN_IDS))
 
 
-def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow]) -> None:
+def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
     """`messages.append`, unless the host gave ids or wants to search, or there is much to write."""
     require_plain(rows, MOST_ROWS, MOST_BYTES)
-    values = {"limit": limit, "thread": thread_id, "count": len(rows), "now": rules.utc_now()}
+    values = {"limit": limit, "thread": thread_id, "count": len(rows), "now": rules.utc_now(), "stem": stem}
     if len(rows) == 1:
         # Alone: the driver looks long at every element of a list.
-        _APPEND_ONE.count(conn, {**values, **{name: getattr(rows[0], name) for name in COLUMNS}})
-        return
-    lists: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
-    _APPEND.count(conn, {**values, **lists, "runs": run_ids_of(rows)})
+        ((last_seq,),) = _APPEND_ONE.rows(conn, {**values, **{name: getattr(rows[0], name) for name in COLUMNS}})
+    else:
+        lists: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+        ((last_seq,),) = _APPEND.rows(conn, {**values, **lists, "runs": run_ids_of(rows)})
+    return int(last_seq)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import threads
 
-COLUMNS = ("role", "run_id", "format", "payload", "metadata", "message_id")
-"""Of a message's row, those that its `MessageRow` has."""
+COLUMNS = ("role", "run_id", "format", "payload", "metadata")
+"""Of a message's row, those that its `MessageRow` has; but for an id, which a shortcut makes."""
 
-AppendCall = tuple[str, Sequence[MessageRow]]
-"""The thread and its messages."""
+AppendCall = tuple[str, Sequence[MessageRow], str]
+"""The thread, its messages, and what their ids begin with."""
 
 _EXTRA = Prepared(sa.select(threads.c.extra).where(threads.c.thread_id == THREAD))
 
@@ -32,13 +32,13 @@ def require_plain(rows: Sequence[MessageRow], most_rows: int, most_bytes: int) -
 def is_plain(rows: Sequence[MessageRow]) -> bool:
     """Whether the host has neither given ids nor wants to search."""
     # An id may be that of a summary, which came while the statement waited and is not seen by it.
-    return not any(row.is_id_given or row.search_text is not None for row in rows)
+    return not any(row.message_id is not None or row.search_text is not None for row in rows)
 
 
 def that_fit(calls: Sequence[AppendCall], most_rows: int, most_bytes: int) -> list[int]:
     """The numbers of those appends that are plain, and that are not too much together."""
     chosen, count, size = [], 0, 0
-    for number, (_, rows) in enumerate(calls):
+    for number, (_, rows, _) in enumerate(calls):
         its_size = sum(len(row.payload) for row in rows)
         if is_plain(rows) and count + len(rows) <= most_rows and size + its_size <= most_bytes:
             chosen.append(number)

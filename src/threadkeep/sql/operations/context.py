@@ -14,7 +14,6 @@ from threadkeep.errors import DuplicateIdError, SummaryNotFoundError, ThreadNotF
 from threadkeep.records import MessageRow, PlacedItem, StoredEntry
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations.log import ENTRIES, ENTRY, SUMMARIES, entry, summary_entry
 from threadkeep.sql.operations.messages import NOT_STORED, taken
 from threadkeep.sql.parameters import SEQS, THREAD
@@ -35,7 +34,6 @@ def _window(of_message: Sequence[Any], of_summary: Sequence[Any]) -> sa.Compound
     summarized = its_rows.add_columns(*of_summary).select_from(context.join(summaries, _ITS_SUMMARY))
     stayed = its_rows.add_columns(*of_message).select_from(context.join(messages, _ITS_MESSAGE))
     later = sa.select(messages.c.seq, sa.null(), *of_message).where(messages.c.thread_id == THREAD)
-    later = along_key(later, messages)
     return sa.union_all(
         summarized,
         stayed.where(context.c.number.is_(None)),
@@ -97,15 +95,16 @@ def swap(conn: sa.Connection, hooks: Hooks, thread_id: str, remove: Sequence[str
         raise ThreadNotFoundError(thread_id)
     items = _current(conn, hooks, thread_id, thread.compacted_seq)
     change = windows.compact(thread_id, thread.compacted_seq, items, remove)
-    if summary.is_id_given and taken(conn, thread_id, [summary.message_id]):
-        raise DuplicateIdError(thread_id, summary.message_id)
+    summary_id = summary.message_id or message_ids.new_message_id()
+    if summary.message_id is not None and taken(conn, thread_id, [summary_id]):
+        raise DuplicateIdError(thread_id, summary_id)
     number = (conn.execute(_LAST_NUMBER, {"thread": thread_id}).scalar_one_or_none() or 0) + 1
     conn.execute(
         sa.insert(summaries),
         {
             "thread_id": thread_id,
             "number": number,
-            "message_id": summary.message_id,
+            "message_id": summary_id,
             "role": summary.role,
             "run_id": summary.run_id,
             "format": summary.format,
@@ -121,7 +120,7 @@ def swap(conn: sa.Connection, hooks: Hooks, thread_id: str, remove: Sequence[str
     rows: dict[int, int | None] = {**dict.fromkeys(change.stayed), change.position: number}
     add_rows(conn, hooks, thread_id, rows)
     conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"compacted_seq": change.compacted_seq})
-    return PlacedItem(change.position, summary.message_id, number)
+    return PlacedItem(change.position, summary_id, number)
 
 
 def add_rows(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: dict[int, int | None]) -> None:

@@ -11,19 +11,19 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.errors import ThreadAlreadyExistsError, ThreadNotFoundError
 from threadkeep.records import StoredMessage
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Fresh, Hooks, as_it_is
-from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations import context
-from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message
-from threadkeep.sql.parameters import CUTOFF, RUN, THREAD
+from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message, taken
+from threadkeep.sql.parameters import CUTOFF, IDS, RUN, THREAD
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import (
     checkpoints,
+    message_places,
     messages,
     parts,
     runs,
     search_texts,
-    summaries,
     thread_labels,
     threads,
 )
@@ -48,14 +48,14 @@ _SNAPSHOT = sa.union_all(
         _CUTOFF_NOW.label("format"),
         *NOT_STORED,
     ).where(threads.c.thread_id == THREAD),
-    along_key(sa.select(*STORED), messages).where(_in_slice(_CUTOFF_NOW)),
+    sa.select(*STORED).where(_in_slice(_CUTOFF_NOW)),
 )
 
 _AS_THEY_ARE = ("role", "run_id", "format", "payload", "metadata", "created_at", "message_id")
 _TARGET = sa.bindparam("target", type_=threads.c.thread_id.type)
 _MADE_AT = sa.bindparam("made_at", type_=threads.c.created_at.type)
 _COPIED = (
-    along_key(sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place")), messages)
+    sa.select(messages.c.seq, sa.func.row_number().over(order_by=messages.c.seq).label("place"))
     .where(_in_slice(CUTOFF))
     .subquery()
 )
@@ -67,8 +67,7 @@ def _copy_messages(seq: Any) -> sa.Select[Any]:
 
 _COPY_MESSAGES = Prepared(
     sa.insert(messages).from_select(
-        ["thread_id", "seq", *_AS_THEY_ARE],
-        along_key(_copy_messages(messages.c.seq), messages).where(_in_slice(CUTOFF)),
+        ["thread_id", "seq", *_AS_THEY_ARE], _copy_messages(messages.c.seq).where(_in_slice(CUTOFF))
     )
 )
 # The seqs are numbered apart from the rows: a server would keep the payloads in a temporary table, on disk.
@@ -79,6 +78,19 @@ _COPY_MESSAGES_ANEW = Prepared(
         .select_from(_COPIED.join(messages, messages.c.seq == _COPIED.c.seq))
         .where(messages.c.thread_id == THREAD),
     )
+)
+# Where the messages kept their seqs, so did their ids. Where they were numbered anew, no id ends with its seq any more.
+_COPY_PLACES = sa.insert(message_places).from_select(
+    ["thread_id", "message_id", "seq"],
+    sa.select(_TARGET, message_places.c.message_id, message_places.c.seq).where(
+        message_places.c.thread_id == THREAD, message_places.c.seq <= sa.bindparam("last_seq")
+    ),
+)
+_PLACE_ANEW = sa.insert(message_places).from_select(
+    ["thread_id", "message_id", "seq"],
+    sa.select(messages.c.thread_id, messages.c.message_id, messages.c.seq).where(
+        messages.c.thread_id == _TARGET, messages.c.message_id.is_not(None)
+    ),
 )
 _COPY_RUNS = Prepared(
     sa.insert(runs).from_select(
@@ -119,16 +131,10 @@ _COPY_CHECKPOINTS = sa.insert(checkpoints).from_select(
 _OF_PARTS = [column for column in parts.c if column.name != "thread_id"]
 _COPY_PARTS = sa.insert(parts).from_select(
     ["thread_id", *(column.name for column in _OF_PARTS)],
-    sa.select(_TARGET, *_OF_PARTS).where(
-        parts.c.thread_id == THREAD,
-        # What has come along by now: messages and summaries.
-        sa.or_(
-            *(
-                sa.exists().where(table.c.thread_id == _TARGET, table.c.message_id == parts.c.message_id)
-                for table in (messages, summaries)
-            )
-        ),
-    ),
+    sa.select(_TARGET, *_OF_PARTS).where(parts.c.thread_id == THREAD, parts.c.message_id.in_(IDS)),
+)
+_WITH_PARTS = sa.select(parts.c.message_id).where(
+    parts.c.thread_id == THREAD, parts.c.part_index == sa.literal_column("0")
 )
 _COPY_SEARCH_TEXTS = sa.insert(search_texts).from_select(
     ["thread_id", "seq", "folded"],
@@ -146,7 +152,7 @@ _COPY_LABELS = sa.insert(thread_labels).from_select(
     ["thread_id", "label", "created_at"],
     sa.select(_TARGET, thread_labels.c.label, _MADE_AT).where(thread_labels.c.thread_id == THREAD),
 )
-_BESIDE = {search_texts: _COPY_SEARCH_TEXTS, thread_labels: _COPY_LABELS, parts: _COPY_PARTS}
+_BESIDE = (message_places, search_texts, thread_labels, parts)
 _OF_SESSION = [threads.c[name] for name in ("title", "metadata", "model_id", "provider_id", "agent", "system_prompt")]
 _LAST_VERSION = sa.select(sa.func.max(checkpoints.c.version)).where(checkpoints.c.thread_id == THREAD)
 
@@ -174,7 +180,7 @@ def _look(fresh: Fresh) -> Prepared:
         sa.func.coalesce(sa.func.max(messages.c.seq), sa.literal_column("0")),
         *(rows.exists() for rows in beside),
     ).where(_in_slice(cutoff, fresh))
-    return Prepared(fresh(along_key(looked, messages)))
+    return Prepared(fresh(looked))
 
 
 def snapshot(conn: sa.Connection, hooks: Hooks, thread_id: str, after_run_id: str) -> list[StoredMessage]:
@@ -204,7 +210,8 @@ def fork(
         raise ThreadNotFoundError(source)
     fresh = hooks.fresh_on(conn)
     asked = {"thread": source, "target": target, "run": after_run_id}
-    ((is_taken, completion_seq, count, last_seq, *beside),) = _look(fresh).rows(conn, asked)
+    ((is_taken, completion_seq, count, last_seq, *has),) = _look(fresh).rows(conn, asked)
+    has_places, has_texts, has_labels, has_parts = has
     if is_taken:
         raise ThreadAlreadyExistsError(target)
     cutoff = rules.require_cutoff(source, after_run_id, completion_seq)
@@ -225,8 +232,13 @@ def fork(
         raise ThreadAlreadyExistsError(target)
     whole = {**slice_, "target": target, "made_at": now}
     # As many as the last one's seq, so all from the first on: they have the seqs already that they are to have.
-    has_no_gaps = count == last_seq
-    (_COPY_MESSAGES if has_no_gaps else _COPY_MESSAGES_ANEW).count(conn, whole)
+    if count == last_seq:
+        _COPY_MESSAGES.count(conn, whole)
+        if has_places:
+            conn.execute(_COPY_PLACES, {**whole, "last_seq": last_seq})
+    else:
+        _COPY_MESSAGES_ANEW.count(conn, whole)
+        conn.execute(_PLACE_ANEW, whole)
     _COPY_RUNS.count(conn, whole)
     counters = {}
     if thread.last_version:
@@ -235,8 +247,14 @@ def fork(
     if thread.compacted_seq:
         copied, left = (conn.execute(_seqs(fresh, copied=copied), slice_).scalars().all() for copied in (True, False))
         counters["compacted_seq"] = context.copy_window(conn, hooks, source, target, copied, left)
-    for is_there, copy in zip(beside, _BESIDE.values(), strict=True):
-        if is_there:
-            conn.execute(copy, whole)
+    if has_texts:
+        conn.execute(_COPY_SEARCH_TEXTS, whole)
+    if has_labels:
+        conn.execute(_COPY_LABELS, whole)
+    if has_parts:
+        with_parts = conn.execute(fresh(_WITH_PARTS), whole).scalars().all()
+        # What has come along by now: messages and summaries.
+        for some in in_batches(sorted(taken(conn, target, with_parts))):
+            conn.execute(_COPY_PARTS, {**whole, "ids": some})
     if counters:
         conn.execute(sa.update(threads).where(threads.c.thread_id == target), counters)

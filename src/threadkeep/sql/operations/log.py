@@ -13,7 +13,7 @@ from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations import parts
 from threadkeep.sql.operations.messages import STORED, stored_message
 from threadkeep.sql.parameters import THREAD
-from threadkeep.sql.tables import messages, summaries
+from threadkeep.sql.tables import message_places, messages, summaries
 
 ENTRY = (*STORED, messages.c.message_id, messages.c.role, messages.c.run_id.label("run"), messages.c.created_at)
 """What `entry` reads."""
@@ -52,10 +52,9 @@ def list_messages(
         page = page.where(messages.c.seq < _seq(conn, thread_id, before))
     page = page.order_by(messages.c.seq.desc() if reverse else messages.c.seq)
     entries = [entry(row) for row in conn.execute(page, {"thread": thread_id})]
-    if not entries or not with_parts:
+    if not with_parts:
         return entries, []
-    seqs = sorted((entries[0].message.seq, entries[-1].message.seq))
-    return entries, parts.between(conn, thread_id, *seqs)
+    return entries, parts.of(conn, hooks, thread_id, [entry.message_id for entry in entries])
 
 
 def last_summary(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredEntry | None:
@@ -78,9 +77,14 @@ def summary_entry(row: Any) -> StoredEntry:
 
 def _called(message_id: str) -> sa.ColumnElement[bool]:
     seq = message_ids.seq_in(message_id)
-    if seq is None:
-        return messages.c.message_id == message_id
-    return sa.and_(messages.c.seq == seq, messages.c.message_id.is_(None))
+    if seq is not None:
+        return sa.and_(messages.c.seq == seq, messages.c.message_id.is_(None))
+    place = sa.select(message_places.c.seq).where(
+        message_places.c.thread_id == THREAD, message_places.c.message_id == message_id
+    )
+    told = sa.literal(message_ids.told_seq(message_id), sa.BigInteger)
+    seq_of_it = sa.func.coalesce(place.scalar_subquery(), told)
+    return sa.and_(messages.c.seq == seq_of_it, messages.c.message_id == message_id)
 
 
 def _seq(conn: sa.Connection, thread_id: str, message: str | int) -> int:

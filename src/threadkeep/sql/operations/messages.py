@@ -10,16 +10,17 @@ import sqlalchemy as sa
 
 from threadkeep import json_values, rules
 from threadkeep.errors import DuplicateIdError
+from threadkeep.message_ids import told_seq
 from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.operations import runs
-from threadkeep.sql.parameters import IDS, THREAD
+from threadkeep.sql.parameters import IDS, SEQS, THREAD
 from threadkeep.sql.prepared import Insert, Prepared
-from threadkeep.sql.tables import messages, search_texts, summaries, threads
+from threadkeep.sql.tables import message_places, messages, search_texts, summaries, threads
 
+_INSERT_PLACES = Insert(message_places)
 _INSERT_TEXTS = Insert(search_texts)
 
 _CUBEPI_WROTE_IT = messages.c.format == sa.literal_column(f"{FORMAT_MSGPACK}")
@@ -52,58 +53,63 @@ _LOAD = Prepared(
             threads.c.extra,
             threads.c.parent_thread_id,
         ).where(threads.c.thread_id == THREAD),
-        along_key(
-            sa.select(
-                messages.c.seq,
-                messages.c.format,
-                messages.c.payload,
-                _where_cubepi_wrote(sa.cast(messages.c.metadata, sa.Text)),
-                _where_cubepi_wrote(messages.c.run_id),
-            ),
-            messages,
+        sa.select(
+            messages.c.seq,
+            messages.c.format,
+            messages.c.payload,
+            _where_cubepi_wrote(sa.cast(messages.c.metadata, sa.Text)),
+            _where_cubepi_wrote(messages.c.run_id),
         ).where(messages.c.thread_id == THREAD),
     )
 )
 
 
-_TAKEN = tuple(
-    sa.select(table.c.message_id)
-    .where(table.c.thread_id == THREAD, table.c.message_id.in_(IDS))
-    .with_for_update(read=True)
-    for table in (messages, summaries)
-)
+def _taken_in(table: sa.Table) -> sa.Select[Any]:
+    its_ids = sa.select(table.c.message_id).where(table.c.thread_id == THREAD, table.c.message_id.in_(IDS))
+    return its_ids.with_for_update(read=True)
 
 
-def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow]) -> None:
-    """Add the rows at the next seqs."""
+_TAKEN = (_taken_in(message_places), _taken_in(summaries))
+_TAKEN_WHERE_TOLD = _taken_in(messages).where(messages.c.seq.in_(SEQS))
+
+
+def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
+    """Add the rows at the next seqs; return the last of them."""
     now = rules.utc_now()
     last_seq = hooks.allocate(conn, thread_id, len(rows), now)
     named = {row.run_id for row in rows if row.run_id is not None}
     rules.refuse_completed(thread_id, runs.completed_among(conn, thread_id, sorted(named)))
-    for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.is_id_given]):
+    for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.message_id is not None]):
         raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
-    hooks.insert_rows(conn, INSERT, placed(thread_id, rows, first_seq, now))
-    placed_texts = ((seq, row.search_text) for seq, row in enumerate(rows, first_seq))
-    hooks.insert_rows(conn, _INSERT_TEXTS, ([thread_id, seq, text] for seq, text in placed_texts if text is not None))
+    hooks.insert_rows(conn, INSERT, placed(thread_id, rows, stem, first_seq, now))
+    given = ((row.message_id, seq) for seq, row in enumerate(rows, first_seq))
+    hooks.insert_rows(conn, _INSERT_PLACES, ([thread_id, id_, seq] for id_, seq in given if id_ is not None))
+    texts = ((seq, row.search_text) for seq, row in enumerate(rows, first_seq))
+    hooks.insert_rows(conn, _INSERT_TEXTS, ([thread_id, seq, text] for seq, text in texts if text is not None))
+    return last_seq
 
 
 def taken(conn: sa.Connection, thread_id: str, message_ids: Iterable[str]) -> set[str]:
     """Those of the ids that a message or a summary of the thread has."""
-    return {
-        message_id
-        for some in in_batches(message_ids)
-        for statement in _TAKEN
-        for message_id in conn.execute(statement, {"thread": thread_id, "ids": some}).scalars()
-    }
+    found: set[str] = set()
+    for some in in_batches(message_ids):
+        for statement in _TAKEN:
+            found.update(conn.execute(statement, {"thread": thread_id, "ids": some}).scalars())
+        if told := {id_: seq for id_ in some if (seq := told_seq(id_))}:
+            asked = {"thread": thread_id, "ids": [*told], "seqs": [*told.values()]}
+            found.update(conn.execute(_TAKEN_WHERE_TOLD, asked).scalars())
+    return found
 
 
-def append_after(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], last_seq: int) -> bool:
+def append_after(
+    conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int
+) -> bool:
     """Add the rows if nothing has come after this seq."""
     thread = hooks.lock(conn, thread_id, rules.utc_now(), threads.c.last_seq)
     if thread is None or thread.last_seq != last_seq:
         return False
-    append(conn, hooks, thread_id, rows)
+    append(conn, hooks, thread_id, rows, stem)
     return True
 
 

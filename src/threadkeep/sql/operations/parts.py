@@ -14,7 +14,7 @@ from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.messages import taken
 from threadkeep.sql.parameters import IDS, MESSAGE, THREAD
-from threadkeep.sql.tables import messages, parts, summaries
+from threadkeep.sql.tables import message_places, parts, summaries
 
 COLUMNS = [parts.c[name] for name in StoredPart._fields]
 _OF_THREAD = sa.select(*COLUMNS).where(parts.c.thread_id == THREAD)
@@ -26,28 +26,14 @@ _LAST = (
     .limit(1)
     .with_for_update(read=True)
 )
-_BETWEEN = (
-    sa.select(*COLUMNS)
-    .select_from(
-        parts.join(
-            messages, sa.and_(messages.c.thread_id == parts.c.thread_id, messages.c.message_id == parts.c.message_id)
-        )
-    )
-    .where(
-        parts.c.thread_id == THREAD,
-        messages.c.thread_id == THREAD,
-        messages.c.seq.between(sa.bindparam("first"), sa.bindparam("last")),
-    )
-    .order_by(*_IN_ORDER)
-)
 
 
-def _has_its_message(table: sa.Table) -> sa.ColumnElement[bool]:
+def _is_in(table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.exists().where(table.c.thread_id == THREAD, table.c.message_id == parts.c.message_id)
 
 
-DRAFTS = _OF_THREAD.where(~_has_its_message(messages), ~_has_its_message(summaries))
-"""Parts whose message is not there."""
+PERHAPS_DRAFTS = _OF_THREAD.where(~_is_in(message_places), ~_is_in(summaries))
+"""Parts whose message is not there, or has an id that tells its seq: who has read the messages knows which."""
 
 
 def append(conn: sa.Connection, hooks: Hooks, part: NewPart) -> StoredPart:
@@ -90,12 +76,6 @@ def of(conn: sa.Connection, hooks: Hooks, thread_id: str, message_ids: Sequence[
         for some in in_batches(message_ids)
         for row in conn.execute(_OF, {"thread": thread_id, "ids": some})
     ]
-
-
-def between(conn: sa.Connection, thread_id: str, first: int, last: int) -> list[StoredPart]:
-    """The parts of all messages from one seq to another."""
-    rows = conn.execute(_BETWEEN, {"thread": thread_id, "first": first, "last": last})
-    return [StoredPart(*row) for row in rows]
 
 
 def discard(conn: sa.Connection, hooks: Hooks, thread_id: str, message_id: str) -> bool:

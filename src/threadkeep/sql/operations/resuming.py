@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from threadkeep import message_ids
 from threadkeep.records import (
     ISSUED,
     StoredCall,
@@ -18,11 +19,10 @@ from threadkeep.records import (
     StoredState,
 )
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.dialects.hints import along_key
 from threadkeep.sql.operations.checkpoints import COLUMNS
 from threadkeep.sql.operations.ledger import calls
 from threadkeep.sql.operations.messages import STORED, stored_message
-from threadkeep.sql.operations.parts import DRAFTS
+from threadkeep.sql.operations.parts import PERHAPS_DRAFTS
 from threadkeep.sql.parameters import THREAD
 from threadkeep.sql.tables import checkpoints, leases, messages, pending, runs, threads, tool_calls
 
@@ -43,8 +43,8 @@ def _parts(hooks: Hooks) -> dict[str, sa.Select[Any]]:
         .select_from(runs.outerjoin(leases, its_lease))
         .where(runs.c.thread_id == THREAD, runs.c.completed_at.is_(None)),
         "call": calls(hooks).where(tool_calls.c.thread_id == THREAD, tool_calls.c.status == ISSUED),
-        "message": along_key(sa.select(*STORED), messages).where(messages.c.thread_id == THREAD),
-        "part": DRAFTS,
+        "message": sa.select(*STORED, messages.c.message_id).where(messages.c.thread_id == THREAD),
+        "part": PERHAPS_DRAFTS,
     }
 
 
@@ -75,6 +75,7 @@ def read_state(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredState
     if not found["thread"]:
         return None
     (thread,) = found["thread"]
+    ids = {cells.message_id or message_ids.of_seq(cells.seq) for cells in found["message"]} if found["part"] else set()
     return StoredState(
         status=thread.status,
         deleted_at=thread.deleted_at,
@@ -83,7 +84,7 @@ def read_state(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredState
         runs=sorted((cells.filled(StoredOpenRun) for cells in found["run"]), key=attrgetter("claimed_at", "run_id")),
         calls=sorted((cells.filled(StoredCall) for cells in found["call"]), key=attrgetter("issued_at", "call_id")),
         messages=[stored_message(cells) for cells in sorted(found["message"], key=attrgetter("seq"))],
-        draft_parts=sorted(cells.filled(StoredPart) for cells in found["part"]),
+        draft_parts=sorted(cells.filled(StoredPart) for cells in found["part"] if cells.message_id not in ids),
     )
 
 
