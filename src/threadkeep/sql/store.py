@@ -92,9 +92,7 @@ class SQLStore:
         self._is_fenced = isinstance(self._runner, Joined)
         return result
 
-    async def _write_at_once(
-        self, shortcut: str, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def _write_at_once(self, shortcut: str, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """For what every turn writes: by the shortcut of this name, where there is one. None looks at a lease."""
         if self._fence is not None:
             return await self._write(operation, *args, **kwargs)

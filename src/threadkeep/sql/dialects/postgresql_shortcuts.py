@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from threadkeep import rules
 from threadkeep.message_ids import SEQ_DIGITS
 from threadkeep.records import MessageRow
-from threadkeep.sql.dialects.postgresql_rows import MOST_BYTES, ListOf
+from threadkeep.sql.dialects.postgresql_rows import MOST_BYTES, ListOf, Lists
 from threadkeep.sql.dialects.shortcuts import COLUMNS, SavingExtra, require_plain, run_ids_of
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import messages, runs, threads
@@ -33,6 +33,7 @@ _COUNT = sa.bindparam("count", type_=sa.BigInteger)
 NOW = sa.bindparam("now", type_=threads.c.created_at.type)
 _LIMIT = sa.bindparam("limit", type_=sa.Text)
 _ZERO, _ONE = sa.literal_column("0", sa.Integer), sa.literal_column("1", sa.Integer)
+_NOTHING = sa.literal_column("'{}'::jsonb", JSONB)
 
 # It holds for this statement alone, and from here on: the server looks at it when there is a lock to wait for.
 _BOUNDED = sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), _LIMIT, sa.true()).label("waiting")).cte(
@@ -71,6 +72,11 @@ def made_id(stem: Any, seq: Any) -> sa.ColumnElement[str]:
     return sa.type_coerce(stem, sa.Text) + sa.type_coerce(digits, sa.Text)
 
 
+def metadata(text: Any) -> sa.ColumnElement[Any]:
+    """The mirror of a message's metadata; null for that of most, which say nothing."""
+    return sa.case((text.is_(None), _NOTHING), else_=sa.cast(text, JSONB))
+
+
 def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) -> Prepared:
     """The statement that appends what is given, and brings back the last seq."""
     is_complete = sa.exists().where(
@@ -85,7 +91,7 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
         _THREAD.c.last_completion_seq == sa.func.coalesce(_before(threads.c.last_completion_seq), _ZERO),
         _THREAD.c.created_at == sa.func.coalesce(_before(threads.c.created_at), _THREAD.c.created_at),
     )
-    values = {**given, "metadata": sa.cast(given["metadata"], JSONB)}
+    values = {**given, "metadata": metadata(given["metadata"])}
     seq = _THREAD.c.last_seq - _COUNT + place
     row = sa.select(_THREAD_ID, seq, NOW, made_id(_STEM, seq), *(values[name] for name in COLUMNS))
     appended = insert(messages).from_select(
@@ -96,17 +102,20 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
     return Prepared(sa.select(_THREAD.c.last_seq).add_cte(appended.cte("appended")))
 
 
-TYPES = {"format": sa.SmallInteger, "payload": sa.LargeBinary}
-_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=TYPES.get(name, sa.Text)) for name in COLUMNS}
+TYPES: dict[str, Any] = {**dict.fromkeys(COLUMNS, sa.Text()), "format": sa.SmallInteger(), "payload": sa.LargeBinary()}
+_ONE_ROW: dict[str, Any] = {name: sa.bindparam(name, type_=type_) for name, type_ in TYPES.items()}
 _APPEND_ONE = _appending(_ONE_ROW, _ONE, _THREAD, _ONE_ROW["run_id"])
 
-_ROWS = (
-    sa.func.unnest(*(sa.bindparam(name, type_=ListOf(TYPES.get(name, sa.Text))) for name in COLUMNS))
-    .table_valued(*COLUMNS, with_ordinality="place")
-    .render_derived()
-)
+_LISTS = Lists(**TYPES)
 _RUN_IDS = sa.bindparam("runs", type_=ListOf(sa.Text))
-_APPEND = _appending(dict(_ROWS.c), _ROWS.c.place, _THREAD.join(_ROWS, sa.true()), sa.any_(_RUN_IDS))
+_APPEND = _appending(_LISTS.columns, _LISTS.place, _THREAD.join(_LISTS.rows, sa.true()), sa.any_(_RUN_IDS))
+
+
+def columns_of(rows: Sequence[MessageRow]) -> dict[str, list[Any]]:
+    """What the statements are given of messages, column by column."""
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+    columns["metadata"] = [None if text == "{}" else text for text in columns["metadata"]]
+    return columns
 
 
 def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
@@ -117,7 +126,7 @@ def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[Messa
         # Alone: the driver looks long at every element of a list.
         ((last_seq,),) = _APPEND_ONE.rows(conn, {**values, **{name: getattr(rows[0], name) for name in COLUMNS}})
     else:
-        lists: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+        lists = _LISTS.bound(columns_of(rows))
         ((last_seq,),) = _APPEND.rows(conn, {**values, **lists, "runs": run_ids_of(rows)})
     return int(last_seq)
 
