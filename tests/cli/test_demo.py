@@ -78,6 +78,7 @@ def test_the_demo_shows_a_tree_of_threads_and_a_table_of_rows() -> None:
     assert counts == {
         "cubepi_threads": "2",
         "cubepi_messages": "16",
+        "cubepi_message_places": "0",
         "cubepi_runs": "4",
         "cubepi_pending": "0",
         "cubepi_hitl_answers": "1",

@@ -48,7 +48,7 @@ def test_an_empty_database_is_refused_until_it_is_upgraded(empty_url: str, serve
 
 
 async def test_an_older_schema_is_refused_and_the_upgrade_says_from_where_to_where(empty_url: str) -> None:
-    await bring_to(empty_url, "threadkeep_v8")
+    await bring_to(empty_url, "threadkeep_v9")
     old = SCHEMA_VERSION - 1
 
     assert f"version {old}" in refusal(run("check", empty_url))

@@ -47,7 +47,7 @@ async def by_alembic(place: Place) -> None:
 
 async def by_command_line(place: Place) -> None:
     out = (await asyncio.to_thread(run_well, "upgrade", place.url)).out
-    assert "took over cubepi's schema 3: it is now version 1009, with 23 threads, 422 messages" in out
+    assert "took over cubepi's schema 3: it is now version 1010, with 23 threads, 422 messages" in out
 
 
 @pytest.mark.parametrize("way", [by_upgrade, by_upgrade_of_an_engine, by_alembic, by_command_line])

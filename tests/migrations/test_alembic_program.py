@@ -77,7 +77,8 @@ async def test_told_so_the_script_takes_a_v3_database_over(place: Place) -> None
 def test_history_needs_no_database() -> None:
     history = alembic_well("history")
     assert (
-        history.index("v8 -> threadkeep_v9")
+        history.index("v9 -> threadkeep_v10")
+        < history.index("v8 -> threadkeep_v9")
         < history.index("v7 -> threadkeep_v8")
         < history.index("v6 -> threadkeep_v7")
         < history.index("v5 -> threadkeep_v6")

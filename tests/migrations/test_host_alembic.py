@@ -89,8 +89,8 @@ async def test_a_fresh_database_gets_the_hosts_tables_and_ours(place: Place, hos
         assert heads == ["0005 (head)"]
         assert current == {"0005"}
     else:
-        assert heads == ["0004 (shop) (head)", "threadkeep_v9 (threadkeep) (head)"]
-        assert current == {"0004", "threadkeep_v9"}
+        assert heads == ["0004 (shop) (head)", "threadkeep_v10 (threadkeep) (head)"]
+        assert current == {"0004", "threadkeep_v10"}
 
     before = await everything_in(place)
     host.upgrade()
@@ -215,7 +215,7 @@ async def test_a_branch_does_not_begin_anew_where_our_own_upgrade_was(place: Pla
         host.upgrade()
     assert {name: table for name, table in (await place.run(schema_of)).items() if name in before} == before
 
-    host.alembic("stamp", "threadkeep_v9")
+    host.alembic("stamp", "threadkeep_v10")
     await place.execute("DROP TABLE cubepi_alembic_version")
     host.upgrade()
     assert host.alembic("check") == NO_DRIFT

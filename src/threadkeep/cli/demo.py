@@ -202,6 +202,7 @@ def _new_file(keep: Path) -> Path:
 ROWS = {
     "cubepi_threads": "one a thread: extra, parent, counters",
     "cubepi_messages": "one a message, at its seq",
+    "cubepi_message_places": "where messages are whose ids do not tell",
     "cubepi_runs": "one a run: claimed, completed",
     "cubepi_pending": "the question a thread waits on",
     "cubepi_hitl_answers": "the humans' answers, for replay",

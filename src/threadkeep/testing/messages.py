@@ -202,6 +202,63 @@ class MessagesContract:
         await checkpointer.append("thread", [named(made)])
         assert ids(await checkpointer.messages.list("thread")) == [made]
 
+    async def test_a_made_id_names_its_message_wherever_it_was_copied(self, checkpointer: Any) -> None:
+        """In copies of copies, each of which leaves something out; and nowhere else."""
+        await checkpointer.append("thread", [named("first"), said("abandoned", "abandoned")])
+        await run_of(checkpointer, "thread", "one", "1", "2")
+        await checkpointer.append("thread", [said("open", "open")])
+        await run_of(checkpointer, "thread", "two", "3")
+        await checkpointer.fork("thread", "fork", after_run_id="two")
+        await checkpointer.append("fork", [said("left behind", "open")])
+        await run_of(checkpointer, "fork", "three", "4")
+        await checkpointer.fork("fork", "copy", after_run_id="three")
+        await checkpointer.fork("copy", "whole", after_run_id="three")
+        listed = {name: await checkpointer.messages.list(name) for name in ("thread", "fork", "copy", "whole")}
+        assert ids(listed["copy"]) == ids(listed["whole"])
+        assert texts([record.message for record in listed["copy"]]) == ["first", "1", "2", "3", "4"]
+        in_thread = {record.message_id for record in listed["thread"]}
+        assert [one.message_id in in_thread for one in listed["copy"]] == [True] * 4 + [False]
+        made = {record.message_id for records in listed.values() for record in records}
+        for name, records in listed.items():
+            assert [record.seq for record in records] == [*range(1, len(records) + 1)]
+            for record in records:
+                assert await checkpointer.messages.get(name, record.message_id) == record
+                after = await checkpointer.messages.list(name, since=record.message_id)
+                assert after == records[record.seq :]
+            for foreign in made - {record.message_id for record in records}:
+                with pytest.raises(MessageNotFoundError):
+                    await checkpointer.messages.get(name, foreign)
+
+    async def test_a_host_cannot_give_an_id_that_was_made(self, checkpointer: Any) -> None:
+        await checkpointer.append("thread", [said("left behind", "open"), said("stays")])
+        await run_of(checkpointer, "thread", "run", "1", "2")
+        await checkpointer.fork("thread", "fork", after_run_id="run")
+        for thread_id in ("thread", "fork"):
+            for taken in ids(await checkpointer.messages.list(thread_id)):
+                with pytest.raises(DuplicateIdError) as caught:
+                    await checkpointer.append(thread_id, [said("fine"), named(taken)])
+                assert (caught.value.thread_id, caught.value.message_id) == (thread_id, taken)
+        (left_behind, *_) = ids(await checkpointer.messages.list("thread"))
+        await checkpointer.append("fork", [named(left_behind)])
+        assert (await checkpointer.messages.get("fork", left_behind)).seq == 4
+
+    async def test_each_of_many_appends_at_once_is_told_its_own_ids(self, checkpointer: Any) -> None:
+        def message(call: int, place: int) -> UserMessage:
+            return named("given" if call == 7 and place == 0 else None, f"{call} {place}")
+
+        calls = [[message(call, place) for place in range(1 + call % 3)] for call in range(40)]
+        for thread_id in "abc":
+            await checkpointer.claim_run(thread_id, "run")
+        told = await asyncio.gather(
+            *(checkpointer.messages.append("abc"[call % 3 - 1], messages) for call, messages in enumerate(calls))
+        )
+        assert len({message_id for some in told for message_id in some}) == sum(map(len, calls))
+        for call, (messages, message_ids) in enumerate(zip(calls, told, strict=True)):
+            records = [await checkpointer.messages.get("abc"[call % 3 - 1], one) for one in message_ids]
+            assert [record.message for record in records] == messages
+            first = records[0].seq
+            assert [record.seq for record in records] == [*range(first, first + len(records))]
+
     async def test_an_id_is_free_again_when_its_append_was_undone(self, checkpointer: Any) -> None:
         with suppress(ZeroDivisionError):
             async with checkpointer.transaction() as tx:
