@@ -1,11 +1,13 @@
 """Statements with their values in them, for MySQL and MariaDB: many rows in few of them.
 
 Their driver escapes every value character by character, which takes as long as the server takes to store it. Here a
-value is a literal that few fast calls make: texts and odd bytes in hexadecimal digits, payloads in quotes.
+value is a literal that few fast calls make: texts of harmless characters and payloads in quotes, all else in
+hexadecimal digits.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +19,10 @@ from threadkeep.sql.prepared import Insert, Prepared, Row, Values, each_once, ex
 _STATEMENT_LENGTH = 300_000
 """In bytes. So little goes out at once, and the server is at work on it while the next is made. A row that is longer
 goes alone."""
+
+
+_HARMLESS = re.compile(r"[\w.:{} -]*", re.ASCII)
+"""What ids and times are mostly made of. Nothing of it is more than itself in quotes, in any mode or character set."""
 
 
 def insert_rows(conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
@@ -53,7 +59,7 @@ def _literal(value: Any) -> str:
     if type(value) is bytes:
         return _payload(value)
     text = str(value)  # a time, too: without a zone, as it is stored
-    return f"_utf8mb4 0x{text.encode().hex()}" if text else "''"
+    return f"'{text}'" if _HARMLESS.fullmatch(text) else f"_utf8mb4 0x{text.encode().hex()}"
 
 
 def _payload(value: bytes) -> str:
