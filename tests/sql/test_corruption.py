@@ -6,7 +6,14 @@ import pytest
 import sqlalchemy as sa
 
 from backends import Backend
-from threadkeep import CheckpointCorruptionError, ConfirmRequest, HitlRequest, TextContent, UserMessage
+from threadkeep import (
+    CheckpointCorruptionError,
+    ConfirmRequest,
+    HitlRequest,
+    RunAlreadyCompletedError,
+    TextContent,
+    UserMessage,
+)
 from threadkeep.sql import tables
 
 
@@ -17,9 +24,12 @@ def said(text: str, run_id: str | None = None) -> UserMessage:
 async def rot(backend: Backend, table: sa.Table, **values: Any) -> None:
     assert backend.engine is not None
     async with backend.engine.begin() as conn:
-        statement = sa.update(table).values(values)
+        statement = sa.update(table)
         if table is tables.messages:
             statement = statement.where(table.c.seq == 2)
+        if "thread_id" in values:
+            statement = statement.where(table.c.thread_id == values.pop("thread_id"))
+        statement = statement.values(values)
         assert (await conn.execute(statement)).rowcount == 1
 
 
@@ -87,3 +97,36 @@ async def test_an_answer_that_does_not_decode_fails_the_load(backend: Backend) -
         with pytest.raises(CheckpointCorruptionError) as caught:
             await cp.load_hitl_answer("thread", "q", run_id="run")
         assert caught.value.key == {"thread_id": "thread", "run_id": "run", "question_id": "q"}
+
+
+async def test_who_stopped_at_a_wrong_row_sees_what_comes_later(backend: Backend) -> None:
+    """Also while somebody keeps the error: what was half read must not keep its snapshot."""
+    async with backend.opened() as cp:
+        for number in range(6):
+            await cp.threads.create(f"thread {number}", metadata={"a": 1})
+        await rot(backend, tables.threads, thread_id="thread 4", metadata="}")
+        with pytest.raises(CheckpointCorruptionError) as kept:
+            await cp.threads.list()
+        for count in range(1, 4):
+            await cp.append("other", [said("x")])
+            assert len((await cp.load("other")).messages) == count
+        assert kept.value.key == {"thread_id": "thread 4"}
+
+
+async def test_a_refusal_in_the_middle_of_an_answer_keeps_nobody_from_writing(backend: Backend) -> None:
+    async with backend.opened() as cp:
+        for run_id in ("one", "two", "three"):
+            await cp.claim_run("thread", run_id)
+            await cp.mark_run_complete("thread", run_id)
+        late = [said(run_id, run_id) for run_id in ("one", "two", "three")]
+        async with cp.transaction() as tx:
+            with pytest.raises(RunAlreadyCompletedError) as in_transaction:
+                await tx.append("thread", late)
+        with pytest.raises(RunAlreadyCompletedError) as alone:
+            await cp.append("thread", late)
+        for number in range(3):
+            await cp.append("thread", [said("1")])
+            async with cp.transaction() as tx:
+                await tx.append("thread", [said("2")])
+            assert (await cp.threads.get("thread")).last_seq == 2 * number + 2
+        assert in_transaction.value.thread_id == alone.value.thread_id == "thread"

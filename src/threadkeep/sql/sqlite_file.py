@@ -4,13 +4,55 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import deque
+from typing import Any, Self
 
 IN_MEMORY = ":memory:"
 
 
-def connect(path: str, lock_timeout: float) -> sqlite3.Connection:
+class _WholeCursor(sqlite3.Cursor):
+    """Reads all rows at once.
+
+    A statement that is half read keeps its snapshot, whatever becomes of the transaction, until somebody drops it: who
+    stops at a row that is wrong, and keeps the error, would let nobody write on this connection, or see what is new.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._rows: deque[Any] = deque()
+
+    def execute(self, sql: str, parameters: Any = ()) -> Self:
+        super().execute(sql, parameters)
+        self._rows = deque(super().fetchall())
+        return self
+
+    def __next__(self) -> Any:
+        if not self._rows:
+            raise StopIteration
+        return self._rows.popleft()
+
+    def fetchone(self) -> Any:
+        return self._rows.popleft() if self._rows else None
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        return [self._rows.popleft() for _ in range(min(size or self.arraysize, len(self._rows)))]
+
+    def fetchall(self) -> list[Any]:
+        rows = [*self._rows]
+        self._rows.clear()
+        return rows
+
+
+class WholeReads(sqlite3.Connection):
+    """For operations, of which every one reads no more than it needs."""
+
+    def cursor(self, factory: Any = _WholeCursor) -> Any:
+        return super().cursor(factory)
+
+
+def connect(path: str, lock_timeout: float, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """A connection that begins nothing by itself and may be closed by another thread."""
-    conn = sqlite3.connect(path, timeout=lock_timeout, isolation_level=None, check_same_thread=False)
+    conn = sqlite3.connect(path, timeout=lock_timeout, isolation_level=None, check_same_thread=False, factory=kind)
     try:
         if path != IN_MEMORY:
             _write_ahead(conn, time.monotonic() + lock_timeout)

@@ -25,7 +25,7 @@ from threadkeep.sql.cancelling import until_done
 from threadkeep.sql.connections import Run
 from threadkeep.sql.dialects import Shortcut
 from threadkeep.sql.engines import OPERATING
-from threadkeep.sql.sqlite_file import IN_MEMORY, connect
+from threadkeep.sql.sqlite_file import IN_MEMORY, WholeReads, connect
 from threadkeep.sql.sqlite_groups import Attempt, Outcome, write_together
 from threadkeep.sql.transactions import Decision, Transactions, Work
 
@@ -190,7 +190,7 @@ class SQLiteThreads:
         self._lock_timeout = lock_timeout
         self._engine = sa.create_engine(
             "sqlite://",
-            creator=lambda: connect(self._path, lock_timeout),
+            creator=lambda: connect(self._path, lock_timeout, WholeReads),
             poolclass=sa.NullPool,
             hide_parameters=True,
             **OPERATING,
