@@ -35,9 +35,9 @@ def write_as_v9(conn: sa.Connection) -> None:
         for seq, message_id in enumerate(IDS, 1):
             # One of them was left behind, so that a fork numbers the others anew.
             message = UserMessage(content=[TextContent(text=f"{thread} {seq}")], run_id="open" if seq == 1 else "run")
-            row = {"thread_id": thread, "seq": seq, "role": "user", "run_id": message.run_id, "format": 1}
-            row |= {"payload": message.model_dump_json().encode(), "metadata": "{}", "created_at": TIME}
-            conn.execute(sa.insert(tables.messages), {**row, "message_id": message_id})
+            row: dict[str, Any] = {"thread_id": thread, "seq": seq, "message_id": message_id, "run_id": message.run_id}
+            row |= {"role": "user", "format": 1, "metadata": "{}", "created_at": TIME}
+            conn.execute(sa.insert(tables.messages), {**row, "payload": message.model_dump_json().encode()})
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import threadkeep
 from migrations.databases import (
     NEWEST,
     Place,
+    back_to,
     drift_of,
     prove_that_it_is_what_the_model_describes,
     prove_that_it_works,
@@ -21,6 +22,7 @@ from migrations.databases import (
 from migrations.program import at_once
 from servers import SERVERS, fresh_database
 from threadkeep import CubepiSchemaMismatch, MySQLCheckpointer
+from threadkeep.migrations.upgrading import on_connection
 from threadkeep.sql.tables import metadata
 
 OURS = {*metadata.tables, "cubepi_alembic_version"}
@@ -187,3 +189,25 @@ async def test_a_database_in_another_character_set_keeps_every_text(kind: str) -
             data = await checkpointer.load("ż")
         assert data is not None
         assert (data.messages, data.extra) == ([message], {"🙂": "Ω"})
+
+
+async def test_a_downgrade_that_is_refused_half_way_stops_where_all_is_whole(place: Place) -> None:
+    """On every server: also on those that commit each change of a table, the version says what is there."""
+    await threadkeep.upgrade(place.url)
+    async with place.checkpointer() as cp:
+        await cp.threads.create("thread", title="x", metadata={"user": "ada"})
+    with pytest.raises(NotImplementedError, match="v6 has no place"):
+        await on_connection(place.url, back_to("threadkeep_v6"))
+    await threadkeep.upgrade(place.url)
+    assert await version_rows(place) == NEWEST
+    assert await drift_of(place) == ""
+    async with place.checkpointer() as cp:
+        (found,) = await cp.threads.list(metadata={"user": "ada"})
+        assert found.title == "x"
+        await cp.threads.update("thread", metadata={"user": "bob"})
+        assert await cp.threads.delete("thread")
+    with pytest.raises(NotImplementedError):
+        await on_connection(place.url, back_to("base"))
+    await threadkeep.upgrade(place.url)
+    assert await drift_of(place) == ""
+    await prove_that_it_works(place)

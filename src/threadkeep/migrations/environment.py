@@ -85,13 +85,14 @@ def _configure(**target: Any) -> None:
 
 
 def _migrate(connection: sa.Connection) -> None:
-    with hooks_of(connection.dialect).migrating(connection):
+    hooks = hooks_of(connection.dialect)
+    with hooks.migrating(connection):
         if _is_upgrade():
             from threadkeep.migrations.upgrading import preflight
 
             preflight(connection, context.script, rename_ids=_rename_ids())
             context.config.attributes["is_checked"] = True
-        _configure(connection=connection)
+        _configure(connection=connection, on_version_apply=lambda **_: hooks.end_revision(connection))
         with context.begin_transaction():
             context.run_migrations()
 

@@ -272,3 +272,6 @@ class Hooks:
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         """One upgrade at a time, in one transaction where the server's DDL has them."""
         yield
+
+    def end_revision(self, conn: sa.Connection) -> None:
+        """Keep what one revision has done, whatever becomes of the next, where the server's DDL has no transactions."""

@@ -193,6 +193,10 @@ class MySQLHooks(Hooks):
         # Values travel as quoted literals: in the worst case every byte of one is escaped and takes two.
         return min((int(packet) - _PACKET_OVERHEAD) // 2, _DRIVER_ROW_LIMIT)
 
+    def end_revision(self, conn: sa.Connection) -> None:
+        # Its changes of tables are committed already. Its version would be lost with a later revision that refuses.
+        conn.exec_driver_sql("COMMIT")
+
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         # By a hash: a lock's name must be shorter than a database's may be.
