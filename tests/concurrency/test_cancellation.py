@@ -1,7 +1,7 @@
 """An operation can be cancelled wherever it waits: it has happened or not, and nothing stays held."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,39 +9,9 @@ from typing import Any
 import pytest
 
 from backends import BACKENDS, Backend, connections_in_use
+from cancelled import CancelledAt
 from threadkeep import HitlRequest, TextContent, UserMessage
 from threadkeep.messages import ConfirmRequest
-
-
-class CancelledAt:
-    """Awaits a coroutine, and cancels the task while it waits for the n-th time, or for several times in a row."""
-
-    def __init__(self, work: Awaitable[Any], step: int, times: int) -> None:
-        self._work = work
-        self._step = step
-        self._times = times
-        self.reached = False
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        task = asyncio.current_task()
-        assert task is not None
-        waiting = self._work.__await__()
-        steps = 0
-        try:
-            future = next(waiting)
-            while True:
-                steps += 1
-                if self._step <= steps < self._step + self._times:
-                    self.reached = True
-                    asyncio.get_running_loop().call_soon(task.cancel)
-                try:
-                    value = yield future
-                except BaseException as error:
-                    future = waiting.throw(error)
-                else:
-                    future = waiting.send(value)
-        except StopIteration as stop:
-            return stop.value
 
 
 def said(text: str, run_id: str | None = None) -> UserMessage:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from backends import BACKENDS, Backend
+from cancelled import CancelledAt
 from servers import PROCESSES
 from threadkeep import (
     CheckpointerError,
@@ -342,3 +344,33 @@ async def test_another_event_loop_is_refused(backend: Backend) -> None:
             with pytest.raises(CheckpointerError, match="another event loop"):
                 await asyncio.to_thread(asyncio.run, call)
         assert await texts(cp) == ["1"]
+
+
+async def test_a_transaction_is_cancelled_also_while_its_connection_dies(on_server: Backend) -> None:
+    """At every moment after the server has ended its session."""
+
+    async def write(cp: Any, sessions: Sessions) -> None:
+        async with cp.transaction() as tx:
+            await tx.append("thread", [said("1")])
+            for session in await sessions.ids():
+                await sessions.kill(session)
+            attempt.is_counting = True
+            await tx.append("thread", [said("2")])
+
+    outcomes = set()
+    async with on_server.opened() as cp, sessions_of(on_server) as sessions:
+        for step in count(1):
+            attempt = CancelledAt(write(cp, sessions), step, 1, is_counting=False)
+            try:
+                await asyncio.ensure_future(_awaited(attempt))
+            except (asyncio.CancelledError, OutcomeUnknownError) as error:
+                outcomes.add(type(error))
+            if not attempt.reached:
+                break
+        assert outcomes == {asyncio.CancelledError, OutcomeUnknownError}
+        await cp.append("thread", [said("3")])
+        assert len((await cp.load("thread")).messages) == 1
+
+
+async def _awaited(attempt: CancelledAt) -> None:
+    await attempt

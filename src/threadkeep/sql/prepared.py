@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 OWN_ENGINE: dict[str, Any] = {"threadkeep_own": True}
 """Execution options that tell an engine of ours."""
@@ -209,6 +209,9 @@ def is_own(conn: sa.Connection) -> bool:
 
 def _on_cursor(conn: sa.Connection, sql: str, work: Callable[[Any], T]) -> T:
     """Work with a cursor of the driver, whose errors are SQLAlchemy's, as everywhere."""
+    if conn.connection.dbapi_connection is None:
+        # A cancellation came while SQLAlchemy threw the connection away.
+        raise ResourceClosedError("the connection is gone")
     cursor: Any = conn.connection.cursor()
     dbapi: Any = conn.dialect.dbapi
     try:
