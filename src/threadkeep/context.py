@@ -8,7 +8,7 @@ from typing import Any
 from threadkeep.codec import Codec
 from threadkeep.errors import StaleContextError, SummaryNotFoundError
 from threadkeep.ids import check_id
-from threadkeep.message_ids import listed, message_id_in, message_ids_in
+from threadkeep.message_ids import is_foreign, listed, message_id_in, message_ids_in
 from threadkeep.message_log import records_of
 from threadkeep.parts import Parts
 from threadkeep.records import ContextItem, MessageRecord, PlacedItem
@@ -65,8 +65,7 @@ class Context:
         if not ids:
             raise ValueError("remove is empty: say which items the summary stands for")
         (row,) = self._codec.encode_messages([summary], [summary_id])
-        # Two threads may call different messages alike.
-        foreign = [item.message_id for item in items if _is_foreign(thread_id, item)]
+        foreign = [item.message_id for item in items if is_foreign(thread_id, item)]
         if foreign:
             raise StaleContextError(thread_id, foreign)
         return _item(thread_id, await self._store.swap_context(thread_id, ids, row))
@@ -78,7 +77,7 @@ class Context:
         as an item or record of it. Raises SummaryNotFoundError.
         """
         thread_id, summary_id = check_id("thread_id", thread_id), message_id_in("summary", summary)
-        if _is_foreign(thread_id, summary):
+        if is_foreign(thread_id, summary):
             raise SummaryNotFoundError(thread_id, summary_id)
         entries = await self._store.expand(thread_id, summary_id, bool(deep))
         return records_of(self._codec, thread_id, entries)
@@ -86,8 +85,3 @@ class Context:
 
 def _item(thread_id: str, placed: PlacedItem) -> ContextItem:
     return ContextItem(thread_id, placed.message_id, placed.position, is_summary=placed.number is not None)
-
-
-def _is_foreign(thread_id: str, item: Any) -> bool:
-    """Whether it is what this module, or `cp.messages`, gave of another thread."""
-    return isinstance(item, ContextItem | MessageRecord) and item.thread_id != thread_id

@@ -20,6 +20,7 @@ from threadkeep.memory_log import MemoryLog, Writing
 from threadkeep.memory_threads import Lease, Thread, Threads
 from threadkeep.records import (
     ISSUED,
+    Believed,
     CallState,
     Execution,
     Fence,
@@ -445,10 +446,19 @@ class MemoryStore(MemoryLog):
             draft_parts=thread.drafts(),
         )
 
-    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int) -> bool:
+    async def calls_about(self, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]) -> list[StoredCall]:
+        return [
+            call
+            for call in await self.list_calls(thread_id, only_issued=False)
+            if call.call_id in call_ids or call.idempotency_key in keys
+        ]
+
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, believed: Believed) -> bool:
         async with self._writing():
             thread = self._threads.to_write(thread_id)
-            if thread is None or thread.last_seq != last_seq:
+            if thread is None or thread.last_seq != believed.last_seq:
+                return False
+            if not believed.still_holds(await self.calls_about(thread_id, believed.call_ids, believed.keys)):
                 return False
             self._append(thread_id, rows, stem)
             return True

@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from threadkeep.errors import InvalidIdError
+from threadkeep.errors import InvalidIdError, MessageNotFoundError
 from threadkeep.fields import read_field
 from threadkeep.ids import check_id, shown
+from threadkeep.records import ContextItem, MessageRecord
 
 _BY_SEQ = re.compile(r"#([1-9][0-9]{0,17})")
 _MADE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{2}([0-9a-f]{10})")
@@ -72,6 +73,18 @@ def check_given_id(name: str, value: Any) -> str:
     if seq_in(message_id) is not None:
         raise InvalidIdError(name, message_id, "# and a number is how messages are called that have no id of their own")
     return message_id
+
+
+def is_foreign(thread_id: str, value: Any) -> bool:
+    """Whether it is a record or an item of another thread: two threads may call different messages alike."""
+    return isinstance(value, ContextItem | MessageRecord) and value.thread_id != thread_id
+
+
+def refuse_foreign(thread_id: str, *values: Any) -> None:
+    """Raise MessageNotFoundError if one of them is."""
+    for value in values:
+        if is_foreign(thread_id, value):
+            raise MessageNotFoundError(thread_id, value.message_id)
 
 
 def message_id_in(name: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from threadkeep import rules
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidIdError, MessageNotFoundError
 from threadkeep.ids import check_id
-from threadkeep.message_ids import made_id, message_id_in, new_stem
+from threadkeep.message_ids import made_id, message_id_in, new_stem, refuse_foreign
 from threadkeep.parts import part_of
 from threadkeep.records import MessageRecord, Part, StoredEntry
 from threadkeep.store import Store
@@ -70,7 +70,7 @@ class MessageLog:
         does not have raises MessageNotFoundError. `with_parts` brings the parts of all of them in one query more.
         """
         thread_id = check_id("thread_id", thread_id)
-        lower, upper = _checked_places(since, before)
+        lower, upper = _checked_places(thread_id, since, before)
         if limit is not None:
             _check_count("limit", limit)
         page = (lower, upper, limit, bool(reverse), bool(with_parts))
@@ -94,7 +94,7 @@ class MessageLog:
         What is appended meanwhile is not in it. No connection is held between two chunks.
         """
         thread_id = check_id("thread_id", thread_id)
-        lower, upper = _checked_places(since, before)
+        lower, upper = _checked_places(thread_id, since, before)
         _check_count("chunk_size", chunk_size)
         return self._chunks(thread_id, lower, upper, chunk_size)
 
@@ -141,9 +141,9 @@ def records_of(
     ]
 
 
-def _checked_places(since: Any, before: Any) -> tuple[str | int, str | int | None]:
-    lower = 0 if since is None else _checked_place("since", since)
-    upper = None if before is None else _checked_place("before", before)
+def _checked_places(thread_id: str, since: Any, before: Any) -> tuple[str | int, str | int | None]:
+    lower = 0 if since is None else _checked_place("since", thread_id, since)
+    upper = None if before is None else _checked_place("before", thread_id, before)
     return lower, upper
 
 
@@ -152,8 +152,9 @@ def _check_count(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!r}: it must be 1 or more")
 
 
-def _checked_place(name: str, value: Any) -> str | int:
+def _checked_place(name: str, thread_id: str, value: Any) -> str | int:
     if type(value) is not int:
+        refuse_foreign(thread_id, value)
         return message_id_in(name, value)
     if not 0 <= value <= MAX_SEQ:
         raise ValueError(f"{name} is {value}: it must be the seq of a message")

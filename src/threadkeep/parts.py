@@ -9,7 +9,7 @@ from typing import Any, Final
 from threadkeep.codec import Codec
 from threadkeep.errors import ImmutableFieldError, UnstorableValueError
 from threadkeep.ids import check_id, check_optional_id
-from threadkeep.message_ids import check_given_id, message_ids_in
+from threadkeep.message_ids import check_given_id, listed, message_ids_in, refuse_foreign
 from threadkeep.records import NewPart, Part, StoredPart
 from threadkeep.store import Store
 
@@ -100,7 +100,9 @@ class Parts:
         The messages are given by their ids, or as records of them.
         """
         thread_id = check_id("thread_id", thread_id)
-        ids = message_ids_in("message_ids", message_ids)
+        messages = listed("message_ids", message_ids)
+        ids = message_ids_in("message_ids", messages)
+        refuse_foreign(thread_id, *messages)
         found: dict[str, list[Part]] = {message_id: [] for message_id in ids}
         for part in await self._store.parts_of(thread_id, ids) if ids else ():
             found[part.message_id].append(part_of(self._codec, thread_id, part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -387,6 +388,21 @@ class StoredOutcome(NamedTuple):
     status: str
     result: str | None = None
     error: str | None = None
+
+
+class Believed(NamedTuple):
+    """What a repair has seen, and what must still be so when it is written."""
+
+    last_seq: int
+    call_ids: Sequence[str]
+    keys: Sequence[str]
+    calls: Sequence[StoredCall]
+    """Those of the ledger with one of these ids or keys."""
+
+    def still_holds(self, calls: Iterable[StoredCall]) -> bool:
+        """Whether these are the same calls, and none of them has ended or was issued again."""
+        before, now = ({(call.call_id, call.status, call.attempt) for call in some} for some in (self.calls, calls))
+        return before == now
 
 
 class StoredCall(NamedTuple):

@@ -19,6 +19,7 @@ from threadkeep.ledger import default_key, entry_of
 from threadkeep.message_ids import new_stem
 from threadkeep.parts import part_of
 from threadkeep.records import (
+    Believed,
     CallState,
     Draft,
     OpenRun,
@@ -63,18 +64,25 @@ async def repair(store: Store, codec: Codec, worker: Worker, thread_id: str) -> 
         state = await store.read_state(thread_id)
         if state is None:
             return []
+        unanswered = [(call, args, _key(thread_id, call, args)) for call, args in _unanswered(codec, thread_id, state)]
+        if not unanswered:
+            return []
+        call_ids = [call.call_id for call, *_ in unanswered if is_id(call.call_id)]
+        keys = [key for *_, key in unanswered if key is not None]
+        calls = await store.calls_about(thread_id, call_ids, keys)
         # Those in flight get their result from whoever executes them, under whichever id.
-        beating = [call for call in state.calls if call_state(call, worker) is CallState.IN_FLIGHT]
+        beating = [call for call in calls if call_state(call, worker) is CallState.IN_FLIGHT]
         in_flight = {*(call.call_id for call in beating), *(call.idempotency_key for call in beating)}
         open_runs = {run.run_id for run in state.runs}
         results = [
-            await _result(store, codec, thread_id, call, args, open_runs)
-            for call, args in _unanswered(codec, thread_id, state)
-            if not in_flight & {call.call_id, _key(thread_id, call, args)}
+            _result(codec, call, _recorded(calls, call, args, key), open_runs)
+            for call, args, key in unanswered
+            if not in_flight & {call.call_id, key}
         ]
         rows = codec.encode_messages(results)
         refuse_same_id_twice(thread_id, rows)
-        if not results or await store.append_after(thread_id, rows, new_stem(), state.messages[-1].seq):
+        believed = Believed(state.messages[-1].seq, call_ids, keys, calls)
+        if not results or await store.append_after(thread_id, rows, new_stem(), believed):
             return results
     raise CheckpointerError(f"thread {thread_id!r} is being written to: repair it when its worker has ended")
 
@@ -122,20 +130,18 @@ def _key(thread_id: str, call: UnansweredCall, args: Any) -> str | None:
     return default_key(thread_id, call.tool_name, args) if isinstance(args, dict) else None
 
 
-async def _recorded(store: Store, thread_id: str, call: UnansweredCall, args: Any) -> StoredCall | None:
+def _recorded(calls: Sequence[StoredCall], call: UnansweredCall, args: Any, key: str | None) -> StoredCall | None:
     """The call in the ledger: under this id, or one that was executed in its place."""
-    stored = await store.get_call(thread_id, call.call_id) if is_id(call.call_id) else None
-    # A model may use an id a second time, for another tool or other arguments.
-    if stored and stored.tool_name == call.tool_name and args in (None, json_values.decode(stored.args)):
-        return stored
-    key = _key(thread_id, call, args)
-    return await store.find_completed_call(thread_id, key) if key else None
+    for stored in calls:
+        # A model may use an id a second time, for another tool or other arguments.
+        is_it = stored.call_id == call.call_id and stored.tool_name == call.tool_name
+        if is_it and args in (None, json_values.decode(stored.args)):
+            return stored
+    completed = [other for other in calls if other.idempotency_key == key and other.status == CallState.COMPLETED]
+    return min(completed, key=attrgetter("ended_at", "call_id"), default=None)
 
 
-async def _result(
-    store: Store, codec: Codec, thread_id: str, call: UnansweredCall, args: Any, open_runs: set[str]
-) -> Any:
-    recorded = await _recorded(store, thread_id, call, args)
+def _result(codec: Codec, call: UnansweredCall, recorded: StoredCall | None, open_runs: set[str]) -> Any:
     entry = entry_of(codec, recorded, call_state(recorded)) if recorded else None
     text, is_error = INTERRUPTED, True
     if entry is not None and entry.state is CallState.FAILED:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from threadkeep.records import (
+    Believed,
     Execution,
     Fence,
     MessageRow,
@@ -144,6 +145,10 @@ class Store(Protocol):
         ...
 
     async def read_state(self, thread_id: str) -> StoredState | None: ...
-    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int) -> bool:
-        """Append if that is still the thread's last seq; say whether it was."""
+    async def calls_about(self, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]) -> list[StoredCall]:
+        """The thread's calls with one of these ids or keys, as they are by now, also in an older transaction."""
+        ...
+
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, believed: Believed) -> bool:
+        """Append if all of that still holds; say whether it did."""
         ...

@@ -9,7 +9,7 @@ from typing import Any
 from threadkeep.errors import UnstorableValueError
 from threadkeep.fields import read_field
 from threadkeep.ids import check_id, check_optional_id
-from threadkeep.message_ids import message_id_in
+from threadkeep.message_ids import message_id_in, refuse_foreign
 from threadkeep.parts import checked_count
 from threadkeep.records import MessageRecord, StoredTotals, UsageRecord, UsageRow, UsageTotals
 from threadkeep.store import Store
@@ -47,8 +47,10 @@ class UsageBook:
         inner = message.message if isinstance(message, MessageRecord) else message
         usage = read_field(inner, "usage")
         named = message if read_field(message, "message_id") is None else read_field(message, "message_id")
+        thread_id = check_id("thread_id", thread_id)
+        refuse_foreign(thread_id, message)
         row = UsageRow(
-            thread_id=check_id("thread_id", thread_id),
+            thread_id=thread_id,
             message_id=message_id_in("message", named),
             run_id=check_optional_id("run_id", _first(run_id, read_field(inner, "run_id"))),
             model_id=_checked_name("model_id", _first(model_id, read_field(inner, "model_id"))),
@@ -64,7 +66,9 @@ class UsageBook:
 
     async def get(self, thread_id: str, message_id: str) -> UsageRecord | None:
         """What this answer took, or None if nobody wrote it down."""
-        row = await self._store.get_usage(check_id("thread_id", thread_id), message_id_in("message_id", message_id))
+        thread_id = check_id("thread_id", thread_id)
+        refuse_foreign(thread_id, message_id)
+        row = await self._store.get_usage(thread_id, message_id_in("message_id", message_id))
         return None if row is None else _record(row)
 
     async def total(self, thread_id: str) -> UsageTotals:

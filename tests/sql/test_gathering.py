@@ -32,14 +32,14 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     init = Gathering.__init__
 
     def listening(self: Gathering, send: Any, *, interruptible: bool) -> None:
-        async def noted(take: Take) -> set[int]:
+        async def noted(take: Take) -> dict[int, Any]:
             taken: list[Call] = []
 
             def noted_take() -> list[Call]:
                 taken.extend(take())
                 return taken
 
-            made: set[int] = await send(noted_take)
+            made: dict[int, Any] = await send(noted_take)
             sent.append((len(taken), len(made)))
             return made
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from backends import BACKENDS, Backend
 from servers import SERVERS
 from threadkeep import (
+    AssistantMessage,
     CheckpointerError,
     MySQLCheckpointer,
     PostgresCheckpointer,
@@ -18,6 +19,7 @@ from threadkeep import (
     RunAlreadyCompletedError,
     SQLiteCheckpointer,
     TextContent,
+    ToolCall,
     TransactionConflictError,
     UserMessage,
 )
@@ -165,6 +167,27 @@ async def test_a_delete_finds_the_fork_that_was_made_meanwhile(cp: Any, engine: 
         except TransactionConflictError:
             assert attempt == 0
     assert (await cp.threads.get("fork")).parent_thread_id is None
+
+
+@pytest.mark.parametrize("is_completed", [True, False])
+async def test_an_old_snapshot_does_not_mislead_a_repair(cp: Any, engine: AsyncEngine, is_completed: bool) -> None:
+    """It tells what the ledger says by now, and leaves a call to the worker that has begun it."""
+    await cp.append("thread", [AssistantMessage(content=[ToolCall(id="call", name="pay", arguments={})])])
+    for attempt in range(2):
+        try:
+            async with engine.begin() as conn:
+                await conn.execute(sa.select(tables.tool_calls.c.call_id))
+                await conn.execute(sa.select(tables.threads.c.last_seq))
+                if attempt == 0:
+                    await cp.ledger.issue("thread", "call", "pay", {})
+                    if is_completed:
+                        await cp.ledger.complete("thread", "call", "receipt 4711")
+                repaired = await cp.using(conn).repair("thread")
+            break
+        except TransactionConflictError:
+            assert attempt == 0
+    assert [result.content[0].text for result in repaired] == (["receipt 4711"] if is_completed else [])
+    assert await cp.repair("thread") == []
 
 
 def called(message_id: str, run_id: str | None = None) -> UserMessage:

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from threadkeep.records import (
+    Believed,
     Execution,
     Fence,
     MessageRow,
@@ -287,5 +288,8 @@ class SQLStore:
     async def read_state(self, thread_id: str) -> StoredState | None:
         return await self._read(resuming.read_state, thread_id)
 
-    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int) -> bool:
-        return await self._write(messages.append_after, thread_id, rows, stem, last_seq)
+    async def calls_about(self, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]) -> list[StoredCall]:
+        return await self._write(ledger.calls_about, thread_id, call_ids, keys)
+
+    async def append_after(self, thread_id: str, rows: Sequence[MessageRow], stem: str, believed: Believed) -> bool:
+        return await self._write(messages.append_after, thread_id, rows, stem, believed)

@@ -202,6 +202,29 @@ class MessagesContract:
         await checkpointer.append("thread", [named(made)])
         assert ids(await checkpointer.messages.list("thread")) == [made]
 
+    async def test_a_record_of_another_thread_is_not_taken_for_one_of_this(self, checkpointer: Any) -> None:
+        """Whatever its id: a fork has the same ones."""
+        await run_of(checkpointer, "thread", "run", "1", "2")
+        await checkpointer.fork("thread", "fork", after_run_id="run")
+        record = (await checkpointer.messages.list("thread"))[0]
+        item = (await checkpointer.context.items("thread"))[0]
+        assert record.message_id == item.message_id == ids(await checkpointer.messages.list("fork"))[0]
+        for foreign in (record, item):
+            for call in (
+                checkpointer.messages.list("fork", since=foreign),
+                checkpointer.messages.list("fork", before=foreign),
+                checkpointer.usage.record("fork", foreign, input_tokens=1),
+                checkpointer.usage.get("fork", foreign),
+                checkpointer.parts.of("fork", [record.message_id, foreign]),
+            ):
+                with pytest.raises(MessageNotFoundError) as caught:
+                    await call
+                assert (caught.value.thread_id, caught.value.message_id) == ("fork", record.message_id)
+            with pytest.raises(MessageNotFoundError):
+                checkpointer.messages.stream("fork", since=foreign)
+            assert len(await checkpointer.messages.list("thread", since=foreign)) == 1
+        assert await checkpointer.usage.get("fork", record.message_id) is None
+
     async def test_a_made_id_names_its_message_wherever_it_was_copied(self, checkpointer: Any) -> None:
         """In copies of copies, each of which leaves something out; and nowhere else."""
         await checkpointer.append("thread", [named("first"), said("abandoned", "abandoned")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,8 +11,9 @@ import sqlalchemy as sa
 from threadkeep import rules
 from threadkeep.errors import ToolCallNotFoundError
 from threadkeep.records import ISSUED, CallState, Execution, NewCall, StoredCall, StoredOutcome, Worker
+from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.parameters import CALL, KEY, THREAD
+from threadkeep.sql.parameters import CALL, IDS, KEY, THREAD
 from threadkeep.sql.tables import tool_calls
 
 _COLUMNS = [tool_calls.c[name] for name in StoredCall._fields if name != "is_expired"]
@@ -104,6 +106,27 @@ def get_call(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) ->
     """The call, or None."""
     row = conn.execute(calls(hooks).where(_ITS_ROW), {"thread": thread_id, "call": call_id}).one_or_none()
     return StoredCall(*row) if row else None
+
+
+def calls_about(
+    conn: sa.Connection, hooks: Hooks, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]
+) -> list[StoredCall]:
+    """The calls with one of these ids or keys; and nobody changes them before this transaction ends."""
+    # The thread first, as whoever settles a call does: else two transactions could wait for each other.
+    return about(conn, hooks, thread_id, call_ids, keys) if hooks.lock_unchanged(conn, thread_id) else []
+
+
+def about(
+    conn: sa.Connection, hooks: Hooks, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]
+) -> list[StoredCall]:
+    """The calls with one of these ids or keys, however old the transaction's snapshot is."""
+    found: dict[str, StoredCall] = {}
+    for column, values in ((tool_calls.c.call_id, call_ids), (tool_calls.c.idempotency_key, keys)):
+        theirs = calls(hooks).where(tool_calls.c.thread_id == THREAD, column.in_(IDS)).with_for_update(read=True)
+        for some in in_batches(values):
+            rows = conn.execute(theirs, {"thread": thread_id, "ids": some})
+            found |= {call.call_id: call for call in (StoredCall(*row) for row in rows)}
+    return [*found.values()]
 
 
 def list_calls(conn: sa.Connection, hooks: Hooks, thread_id: str, only_issued: bool) -> list[StoredCall]:

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from threadkeep import json_values, rules
 from threadkeep.errors import DuplicateIdError
 from threadkeep.message_ids import told_seq
-from threadkeep.records import FORMAT_MSGPACK, MessageRow, Mirror, StoredMessage, StoredThread
+from threadkeep.records import FORMAT_MSGPACK, Believed, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.message_rows import INSERT, placed
-from threadkeep.sql.operations import runs
+from threadkeep.sql.operations import ledger, runs
 from threadkeep.sql.parameters import IDS, SEQS, THREAD
 from threadkeep.sql.prepared import Insert, Prepared
 from threadkeep.sql.tables import message_places, messages, search_texts, summaries, threads
@@ -103,11 +103,13 @@ def taken(conn: sa.Connection, thread_id: str, message_ids: Iterable[str]) -> se
 
 
 def append_after(
-    conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], stem: str, last_seq: int
+    conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], stem: str, believed: Believed
 ) -> bool:
-    """Add the rows if nothing has come after this seq."""
+    """Add the rows if nothing has come meanwhile, neither messages nor what the ledger says of these calls."""
     thread = hooks.lock(conn, thread_id, rules.utc_now(), threads.c.last_seq)
-    if thread is None or thread.last_seq != last_seq:
+    if thread is None or thread.last_seq != believed.last_seq:
+        return False
+    if not believed.still_holds(ledger.about(conn, hooks, thread_id, believed.call_ids, believed.keys)):
         return False
     append(conn, hooks, thread_id, rows, stem)
     return True
