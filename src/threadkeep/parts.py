@@ -145,7 +145,7 @@ def part_of(codec: Codec, thread_id: str, stored: StoredPart) -> Part:
 def checked_count(name: str, value: Any) -> int:
     """A number of things, such as tokens."""
     if type(value) is not int or not 0 <= value < 2**53:
-        raise UnstorableValueError(name, f"is {value!r:.40}: it must be a whole number, 0 or more")
+        raise UnstorableValueError(name, f"is {value!r:.40}: it must be a whole number, from 0 to {2**53 - 1}")
     return value
 
 
