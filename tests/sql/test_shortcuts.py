@@ -45,7 +45,7 @@ from threadkeep import (
 )
 from threadkeep.sql import tables
 from threadkeep.sql.database import AtOnce, Database
-from threadkeep.sql.dialects import NoShortcutError
+from threadkeep.sql.dialects import NoShortcutError, Shortcut
 
 
 @pytest.fixture(params=OUR_OWN_POOLS)
@@ -60,9 +60,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     tried: list[tuple[str, bool]] = []
     written = Database._written
 
-    async def noted(self: Database, at_once: AtOnce) -> Any:
+    async def noted(self: Database, shortcut: Shortcut, at_once: AtOnce) -> Any:
         try:
-            result = await written(self, at_once)
+            result = await written(self, shortcut, at_once)
         except NoShortcutError:
             tried.append((at_once.name, False))
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -21,7 +21,7 @@ from threadkeep.errors import (
 )
 from threadkeep.sql.cancelling import to_its_end
 from threadkeep.sql.connections import Connections, Run
-from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError
+from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError, Shortcut
 from threadkeep.sql.transactions import (
     StaleConnectionError,
     Work,
@@ -57,6 +57,7 @@ class Database:
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
         self.hooks: Hooks = connections.transactions.hooks
+        self._shortcuts = connections.transactions.shortcuts
 
     async def read(self, work: Work[T]) -> T:
         """Read from one snapshot. A read that lost its connection, or a conflict with writers, is made again."""
@@ -78,12 +79,11 @@ class Database:
 
     async def write(self, work: Work[T], at_once: AtOnce | None = None) -> T:
         """Write all or nothing. Conflicts are tried again; a connection that was dead to begin with is replaced."""
-        if at_once is not None:
-            try:
-                result: T = await self._written(at_once)
+        shortcut = self._shortcuts.get(at_once.name) if at_once is not None else None
+        if at_once is not None and shortcut is not None:
+            with suppress(NoShortcutError):
+                result: T = await self._written(shortcut, at_once)
                 return result
-            except NoShortcutError:
-                pass
         conflicts = reconnects = 0
         while True:
             try:
@@ -105,11 +105,8 @@ class Database:
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
 
-    async def _written(self, at_once: AtOnce) -> Any:
+    async def _written(self, shortcut: Shortcut, at_once: AtOnce) -> Any:
         """What the shortcut has done. NoShortcutError: nothing, and the operation itself will tell why."""
-        shortcut = self.connections.transactions.shortcuts.get(at_once.name)
-        if shortcut is None:
-            raise NoShortcutError
         try:
             return await _cancellable(self.connections.write_at_once(shortcut, at_once.args))
         except StaleConnectionError as error:

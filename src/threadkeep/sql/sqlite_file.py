@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Self
 
 IN_MEMORY = ":memory:"
@@ -17,30 +18,24 @@ class _WholeCursor(sqlite3.Cursor):
     stops at a row that is wrong, and keeps the error, would let nobody write on this connection, or see what is new.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__(connection)
-        self._rows: deque[Any] = deque()
+    _rows: Iterator[Any] = iter(())
 
     def execute(self, sql: str, parameters: Any = ()) -> Self:
         super().execute(sql, parameters)
-        self._rows = deque(super().fetchall())
+        self._rows = iter(super().fetchall())
         return self
 
     def __next__(self) -> Any:
-        if not self._rows:
-            raise StopIteration
-        return self._rows.popleft()
+        return next(self._rows)
 
     def fetchone(self) -> Any:
-        return self._rows.popleft() if self._rows else None
+        return next(self._rows, None)
 
     def fetchmany(self, size: int | None = None) -> list[Any]:
-        return [self._rows.popleft() for _ in range(min(size or self.arraysize, len(self._rows)))]
+        return [*islice(self._rows, size or self.arraysize)]
 
     def fetchall(self) -> list[Any]:
-        rows = [*self._rows]
-        self._rows.clear()
-        return rows
+        return [*self._rows]
 
 
 class WholeReads(sqlite3.Connection):

@@ -83,10 +83,13 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
         raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
     hooks.insert_rows(conn, INSERT, placed(thread_id, rows, stem, first_seq, now))
-    given = ((row.message_id, seq) for seq, row in enumerate(rows, first_seq))
-    hooks.insert_rows(conn, _INSERT_PLACES, ([thread_id, id_, seq] for id_, seq in given if id_ is not None))
-    texts = ((seq, row.search_text) for seq, row in enumerate(rows, first_seq))
-    hooks.insert_rows(conn, _INSERT_TEXTS, ([thread_id, seq, text] for seq, text in texts if text is not None))
+    numbered = [*enumerate(rows, first_seq)]
+    places = [[thread_id, row.message_id, seq] for seq, row in numbered if row.message_id is not None]
+    texts = [[thread_id, seq, row.search_text] for seq, row in numbered if row.search_text is not None]
+    if places:
+        hooks.insert_rows(conn, _INSERT_PLACES, places)
+    if texts:
+        hooks.insert_rows(conn, _INSERT_TEXTS, texts)
     return last_seq
 
 
