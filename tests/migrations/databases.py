@@ -159,3 +159,19 @@ async def version_rows(place: Place) -> Sequence[tuple[Any, ...]]:
 
 
 NEWEST = [(SCHEMA_VERSION, "0.1.0")]
+
+
+async def indexes_of_messages(place: Place, *columns: str) -> list[str]:
+    """Those on these columns that the messages have, and on PostgreSQL each of their partitions."""
+
+    def look(conn: sa.Connection) -> list[str]:
+        seen = sa.inspect(conn)
+        return [
+            str(index["name"])
+            for table in seen.get_table_names()
+            if table.startswith("cubepi_messages")
+            for index in seen.get_indexes(table)
+            if index["column_names"] == [*columns]
+        ]
+
+    return await place.run(look)

@@ -7,9 +7,20 @@ import pytest
 import sqlalchemy as sa
 
 import threadkeep
-from migrations.databases import NEWEST, Place, back_to, drift_of, prove_that_it_works, schema_of, to, version_rows
+from migrations.databases import (
+    NEWEST,
+    Place,
+    back_to,
+    drift_of,
+    indexes_of_messages,
+    prove_that_it_works,
+    schema_of,
+    to,
+    version_rows,
+)
+from migrations.finishing import finished_after_each_kill
 from migrations.golden import everything, prove_that_nothing_was_lost, put_v3
-from migrations.program import alembic_well, killed_upgrades
+from migrations.program import alembic_well
 from threadkeep import DuplicateIdError, MessageNotFoundError, TextContent, UserMessage
 from threadkeep.message_ids import made_id, new_message_id, new_stem, told_seq
 from threadkeep.migrations.upgrading import on_connection
@@ -140,44 +151,18 @@ async def test_the_index_goes_from_cubepis_tables(place: Place) -> None:
     """From its partitions, too. Coming back, it is there again."""
     await put_v3(place)
     await on_connection(place.url, to("threadkeep_v9"))
-    made = await indexes_by_id(place)
+    made = await indexes_of_messages(place, "thread_id", "message_id")
     assert len(made) == (65 if place.kind == "postgresql" else 1)
     await threadkeep.upgrade(place.url)
-    assert await indexes_by_id(place) == []
+    assert await indexes_of_messages(place, "thread_id", "message_id") == []
     assert await drift_of(place) == ""
     await prove_that_nothing_was_lost(place)
     await on_connection(place.url, back_to("threadkeep_v9"))
-    assert len(await indexes_by_id(place)) == len(made)
-
-
-async def indexes_by_id(place: Place) -> list[str]:
-    """What the messages have, and on PostgreSQL each of their partitions."""
-
-    def look(conn: sa.Connection) -> list[str]:
-        seen = sa.inspect(conn)
-        return [
-            str(index["name"])
-            for table in seen.get_table_names()
-            if table.startswith("cubepi_messages")
-            for index in seen.get_indexes(table)
-            if index["column_names"] == ["thread_id", "message_id"]
-        ]
-
-    return await place.run(look)
+    assert len(await indexes_of_messages(place, "thread_id", "message_id")) == len(made)
 
 
 @pytest.mark.parametrize("place", ["mysql", "mariadb"], indirect=True)
 async def test_killed_before_any_of_its_statements_it_can_be_finished(v9: Place) -> None:
     """These two commit each DDL statement by itself, so it stays where it was killed."""
-    before = await v9.run(schema_of), await v9.run(everything)
-    await threadkeep.upgrade(v9.url)
-    after = await v9.run(schema_of), await v9.run(everything)
-    left: set[Any] = set()
-    for statement in range(1, STATEMENTS + 1):
-        await on_connection(v9.url, back_to("threadkeep_v9"))
-        assert (await v9.run(schema_of), await v9.run(everything)) == before
-        killed_upgrades((v9.url, statement))
-        left.add(repr(await v9.run(schema_of)))
-        await threadkeep.upgrade(v9.url)
-        assert (await v9.run(schema_of), await v9.run(everything)) == after
+    left = await finished_after_each_kill(v9, "threadkeep_v9", STATEMENTS)
     assert len(left) == 3, "as many schemas as there are changes of it, and the one before"
