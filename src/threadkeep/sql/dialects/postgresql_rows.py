@@ -34,8 +34,9 @@ class ListOf(sa.types.TypeDecorator[Any]):
 class Lists:
     """Columns of rows that travel as lists.
 
-    Those of bytes travel as one value, from which each row cuts its own: a list of many long ones takes the server
-    twice as long. A list of nothing but nulls stays empty: the server fills it up.
+    Those of bytes travel as one value, from which each row cuts its own: as a list of many long ones they would take
+    the driver and the server a quarter of the statement's time. A list of nothing but nulls stays empty: the server
+    fills it up.
     """
 
     def __init__(self, **types: Any) -> None:

@@ -72,7 +72,7 @@ def made_id(stem: Any, seq: Any) -> sa.ColumnElement[str]:
     return sa.type_coerce(stem, sa.Text) + sa.type_coerce(digits, sa.Text)
 
 
-def metadata(text: Any) -> sa.ColumnElement[Any]:
+def _mirror(text: Any) -> sa.ColumnElement[Any]:
     """The mirror of a message's metadata; null for that of most, which say nothing."""
     return sa.case((text.is_(None), _NOTHING), else_=sa.cast(text, JSONB))
 
@@ -91,7 +91,7 @@ def _appending(given: Mapping[str, Any], place: Any, source: Any, run_ids: Any) 
         _THREAD.c.last_completion_seq == sa.func.coalesce(_before(threads.c.last_completion_seq), _ZERO),
         _THREAD.c.created_at == sa.func.coalesce(_before(threads.c.created_at), _THREAD.c.created_at),
     )
-    values = {**given, "metadata": metadata(given["metadata"])}
+    values = {**given, "metadata": _mirror(given["metadata"])}
     seq = _THREAD.c.last_seq - _COUNT + place
     row = sa.select(_THREAD_ID, seq, NOW, made_id(_STEM, seq), *(values[name] for name in COLUMNS))
     appended = insert(messages).from_select(
@@ -111,7 +111,7 @@ _RUN_IDS = sa.bindparam("runs", type_=ListOf(sa.Text))
 _APPEND = _appending(_LISTS.columns, _LISTS.place, _THREAD.join(_LISTS.rows, sa.true()), sa.any_(_RUN_IDS))
 
 
-def columns_of(rows: Sequence[MessageRow]) -> dict[str, list[Any]]:
+def _columns_of(rows: Sequence[MessageRow]) -> dict[str, list[Any]]:
     """What the statements are given of messages, column by column."""
     columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
     columns["metadata"] = [None if text == "{}" else text for text in columns["metadata"]]
@@ -126,7 +126,7 @@ def append(conn: sa.Connection, limit: str, thread_id: str, rows: Sequence[Messa
         # Alone: the driver looks long at every element of a list.
         ((last_seq,),) = _APPEND_ONE.rows(conn, {**values, **{name: getattr(rows[0], name) for name in COLUMNS}})
     else:
-        lists = _LISTS.bound(columns_of(rows))
+        lists = _LISTS.bound(_columns_of(rows))
         ((last_seq,),) = _APPEND.rows(conn, {**values, **lists, "runs": run_ids_of(rows)})
     return int(last_seq)
 
