@@ -67,7 +67,7 @@ class MessageLog:
         """The log's messages in their order, or with `reverse` the newest first. An unknown thread has none.
 
         `since` and `before` are ids or seqs: only what comes after the one, and before the other. An id that the thread
-        does not have raises MessageNotFoundError. `with_parts` brings the parts of all of them in one query more.
+        does not have raises MessageNotFoundError. `with_parts` brings their parts, a thousand messages to a query.
         """
         thread_id = check_id("thread_id", thread_id)
         lower, upper = _checked_places(thread_id, since, before)

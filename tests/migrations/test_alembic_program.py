@@ -13,6 +13,7 @@ from migrations.databases import (
     prove_that_it_works,
     version_rows,
 )
+from migrations.finishing import apply_script
 from migrations.golden import prove_that_legacy_threads_go_on, prove_that_nothing_was_lost, put_v3
 from migrations.program import REPOSITORY, alembic, alembic_well
 from threadkeep.migrations.upgrading import alembic_config
@@ -43,16 +44,6 @@ async def test_drift_would_be_found(place: Place) -> None:
     drift = await drift_of(place)
     assert "ix_cubepi_runs_thread_seq" in drift
     assert "surplus" in drift
-
-
-async def apply_script(place: Place, *options: str) -> None:
-    """Print the script and run it, as a database's administrator would."""
-    script = alembic_well(*options, "upgrade", "head", "--sql", url=place.url)
-    lines = [line for line in script.splitlines() if not line.startswith("--")]
-    statements = [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
-    if place.kind in ("sqlite", "postgresql"):  # MySQL's DDL has no transactions
-        assert (statements.pop(0), statements.pop()) == ("BEGIN", "COMMIT")
-    await place.execute(*statements)
 
 
 async def test_the_script_makes_the_same_schema(place: Place) -> None:

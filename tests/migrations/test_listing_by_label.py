@@ -19,9 +19,8 @@ from migrations.databases import (
     to,
     version_rows,
 )
-from migrations.finishing import finished_after_each_kill
+from migrations.finishing import apply_script, finished_after_each_kill
 from migrations.golden import everything, prove_that_nothing_was_lost, put_v3
-from migrations.program import alembic_well
 from threadkeep.labels import labels_of
 from threadkeep.migrations.upgrading import on_connection
 from threadkeep.sql import tables
@@ -148,10 +147,7 @@ async def test_labels_that_have_lost_their_thread_go(v8: Place) -> None:
 
 
 async def test_the_script_from_v8_does_the_same(v8: Place) -> None:
-    script = alembic_well("upgrade", "threadkeep_v8:threadkeep_v9", "--sql", url=v8.url)
-    lines = [line for line in script.splitlines() if not line.startswith("--")]
-    statements = [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
-    await v8.execute(*(statement for statement in statements if statement not in ("BEGIN", "COMMIT")))
+    await apply_script(v8, revisions="threadkeep_v8:threadkeep_v9")
     assert await version_rows(v8) == V9
     await threadkeep.upgrade(v8.url)
     assert await drift_of(v8) == ""

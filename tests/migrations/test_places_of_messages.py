@@ -18,9 +18,8 @@ from migrations.databases import (
     to,
     version_rows,
 )
-from migrations.finishing import finished_after_each_kill
+from migrations.finishing import apply_script, finished_after_each_kill
 from migrations.golden import everything, prove_that_nothing_was_lost, put_v3
-from migrations.program import alembic_well
 from threadkeep import DuplicateIdError, MessageNotFoundError, TextContent, UserMessage
 from threadkeep.message_ids import made_id, new_message_id, new_stem, told_seq
 from threadkeep.migrations.upgrading import on_connection
@@ -138,10 +137,7 @@ async def test_it_may_run_again(v9: Place) -> None:
 
 
 async def test_the_script_from_v9_does_the_same(v9: Place) -> None:
-    script = alembic_well("upgrade", "threadkeep_v9:threadkeep_v10", "--sql", url=v9.url)
-    lines = [line for line in script.splitlines() if not line.startswith("--")]
-    statements = [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
-    await v9.execute(*(statement for statement in statements if statement not in ("BEGIN", "COMMIT")))
+    await apply_script(v9, revisions="threadkeep_v9:threadkeep_v10")
     assert await version_rows(v9) == NEWEST
     assert await drift_of(v9) == ""
     await prove_that_messages_are_found(v9)
