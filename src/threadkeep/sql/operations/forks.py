@@ -65,9 +65,12 @@ def _copy_messages(seq: Any) -> sa.Select[Any]:
     return sa.select(_TARGET, seq, *(messages.c[name] for name in _AS_THEY_ARE))
 
 
+_LAST_SEQ = sa.bindparam("last_seq", type_=messages.c.seq.type)
+# All from the first on: nobody has to look at their runs once more.
 _COPY_MESSAGES = Prepared(
     sa.insert(messages).from_select(
-        ["thread_id", "seq", *_AS_THEY_ARE], _copy_messages(messages.c.seq).where(_in_slice(CUTOFF))
+        ["thread_id", "seq", *_AS_THEY_ARE],
+        _copy_messages(messages.c.seq).where(messages.c.thread_id == THREAD, messages.c.seq <= _LAST_SEQ),
     )
 )
 # The seqs are numbered apart from the rows: a server would keep the payloads in a temporary table, on disk.
@@ -83,7 +86,7 @@ _COPY_MESSAGES_ANEW = Prepared(
 _COPY_PLACES = sa.insert(message_places).from_select(
     ["thread_id", "message_id", "seq"],
     sa.select(_TARGET, message_places.c.message_id, message_places.c.seq).where(
-        message_places.c.thread_id == THREAD, message_places.c.seq <= sa.bindparam("last_seq")
+        message_places.c.thread_id == THREAD, message_places.c.seq <= _LAST_SEQ
     ),
 )
 _PLACE_ANEW = sa.insert(message_places).from_select(
@@ -230,12 +233,12 @@ def fork(
     }
     if not hooks.insert_if_absent(conn, threads, row):
         raise ThreadAlreadyExistsError(target)
-    whole = {**slice_, "target": target, "made_at": now}
+    whole = {**slice_, "target": target, "made_at": now, "last_seq": last_seq}
     # As many as the last one's seq, so all from the first on: they have the seqs already that they are to have.
     if count == last_seq:
         _COPY_MESSAGES.count(conn, whole)
         if has_places:
-            conn.execute(_COPY_PLACES, {**whole, "last_seq": last_seq})
+            conn.execute(_COPY_PLACES, whole)
     else:
         _COPY_MESSAGES_ANEW.count(conn, whole)
         conn.execute(_PLACE_ANEW, whole)
