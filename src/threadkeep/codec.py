@@ -338,20 +338,24 @@ def _dumping_of(adapter: TypeAdapter[Any]) -> Callable[[Any], bytes]:
     By the fields' own names, which no alias can make unreadable. What the type does not describe is refused by loading
     it again, with a better message than a warning's.
     """
-    return _dumping_by(adapter.serializer)
-
-
-def _dumping_by(serializer: Any) -> Callable[[Any], bytes]:
     # False, because "none" says the same and takes twice as long.
-    return partial(serializer.to_json, by_alias=False, warnings=False, round_trip=True)
+    return partial(adapter.serializer.to_json, by_alias=False, warnings=False, round_trip=True)
 
 
 def _dumping_of_classes(otherwise: Callable[[Any], bytes]) -> Callable[[Any], Callable[[Any], bytes]]:
-    """How a message of exactly one class is dumped: its own serializer need not find out which of a union it is."""
+    """How a message of exactly one class is dumped that is certain to come back.
+
+    Its own serializer need not find out which of a union it is; and a class that does nothing but hold fields has no
+    alias, and nothing else that its serializer would have to be asked about.
+    """
 
     @cache
     def dumping_of(kind: Any) -> Callable[[Any], bytes]:
-        return _dumping_by(kind.__pydantic_serializer__) if issubclass(kind, BaseModel) else otherwise
+        if not issubclass(kind, BaseModel):
+            return otherwise
+        serializer: Any = kind.__pydantic_serializer__
+        dump: Callable[[Any], bytes] = serializer.to_json
+        return dump
 
     return dumping_of
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -89,6 +90,17 @@ async def test_a_naive_time_is_refused(connection: AsyncConnection) -> None:
         await connection.execute(sa.insert(samples).values(id="a", at=naive))
     with pytest.raises(StatementError, match="naive time"):
         await connection.execute(sa.select(samples).where(samples.c.at < naive))
+
+
+def test_sqlite_files_have_times_as_sqlalchemy_writes_them() -> None:
+    """SQLite alone has no times of its own: rows from before must go on sorting beside new ones."""
+    dialect = sqlite.dialect()
+    ours, theirs = (type_.dialect_impl(dialect).bind_processor(dialect) for type_ in (utc_time(), sa.DateTime()))
+    assert ours is not None
+    assert theirs is not None
+    for time in [*TIMES, datetime(33, 4, 3, tzinfo=UTC)]:
+        assert ours(time) == theirs(time.astimezone(UTC))
+    assert ours(None) is None
 
 
 async def test_text_and_bytes_of_any_length_come_back(connection: AsyncConnection) -> None:

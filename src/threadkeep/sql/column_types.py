@@ -96,11 +96,19 @@ class _WithoutZone(sa.types.TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
         return dialect.type_descriptor(_ZONELESS)
 
+    def bind_processor(self, dialect: sa.Dialect) -> Any:
+        return _as_text if dialect.name == "sqlite" else super().bind_processor(dialect)
+
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else _in_utc(value).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else value.replace(tzinfo=UTC)
+
+
+def _as_text(value: datetime | None) -> str | None:
+    """As SQLAlchemy writes times in SQLite, in a fraction of the time."""
+    return None if value is None else _in_utc(value).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _in_utc(value: datetime) -> datetime:

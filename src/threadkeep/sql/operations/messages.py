@@ -77,18 +77,18 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
     """Add the rows at the next seqs; return the last of them."""
     now = rules.utc_now()
     last_seq = hooks.allocate(conn, thread_id, len(rows), now)
-    named = {row.run_id for row in rows if row.run_id is not None}
-    rules.refuse_completed(thread_id, runs.completed_among(conn, thread_id, sorted(named)))
-    for message_id in taken(conn, thread_id, [row.message_id for row in rows if row.message_id is not None]):
-        raise DuplicateIdError(thread_id, message_id)
+    if named := {row.run_id for row in rows if row.run_id is not None}:
+        rules.refuse_completed(thread_id, runs.completed_among(conn, thread_id, sorted(named)))
+    if given := [row.message_id for row in rows if row.message_id is not None]:
+        for message_id in taken(conn, thread_id, given):
+            raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
     hooks.insert_rows(conn, INSERT, placed(thread_id, rows, stem, first_seq, now))
     numbered = [*enumerate(rows, first_seq)]
-    places = [[thread_id, row.message_id, seq] for seq, row in numbered if row.message_id is not None]
-    texts = [[thread_id, seq, row.search_text] for seq, row in numbered if row.search_text is not None]
-    if places:
+    if given:
+        places = [[thread_id, row.message_id, seq] for seq, row in numbered if row.message_id is not None]
         hooks.insert_rows(conn, _INSERT_PLACES, places)
-    if texts:
+    if texts := [[thread_id, seq, row.search_text] for seq, row in numbered if row.search_text is not None]:
         hooks.insert_rows(conn, _INSERT_TEXTS, texts)
     return last_seq
 
