@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from cli.program import run, run_well
@@ -72,6 +73,27 @@ async def test_the_uuid_of_a_thread_is_not_folded_on_80_columns(sqlite_url: str)
     lines = run_well("threads", sqlite_url, env={"COLUMNS": "80"}).lines
     assert first_words(lines) == ["thread", copy, source]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [10, 20, 40, 52, 66, 72])
+async def test_a_narrow_terminal_gets_the_ids_and_as_much_beside_them_as_there_is_room(
+    sqlite_url: str, columns: int
+) -> None:
+    source, copy = (f"{digit * 8}-4444-4444-4444-121212121212" for digit in "12")
+    await fill(sqlite_url, source)
+    async with open_checkpointer(sqlite_url) as cp:
+        await cp.fork(source, copy, after_run_id="run-1")
+
+    def has_whole_ids(lines: list[str]) -> bool:
+        assert max(map(len, lines)) <= columns
+        words = first_words(lines)
+        return words == ["thread", copy, source] if columns >= 36 else "".join(words) == f"thread{copy}{source}"
+
+    narrow = {"COLUMNS": str(columns)}
+    assert has_whole_ids(run_well("threads", sqlite_url, env=narrow).lines)
+    async with open_checkpointer(sqlite_url) as cp:
+        await cp.threads.set_status(copy, "cancelled")
+    assert has_whole_ids(run_well("threads", sqlite_url, env=narrow).lines)
 
 
 async def test_a_status_is_shown_and_asked_for(url: str) -> None:

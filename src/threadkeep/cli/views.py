@@ -52,15 +52,22 @@ def thread_table(records: Sequence[ThreadRecord]) -> Table:
     has_titles = any(record.title for record in records) and width >= 120  # else below the ids
     has_updated = width >= (140 if has_titles else 112 if has_status else 100)
     time = "2026-01-01 00:00" if width >= 100 or not has_status else "2026-01-01"
+    # Where there is less room still, the rest goes, and the ids stay.
+    least = (12, 35, 44) if has_status else (12, 30, 40)
+    has_counts, has_created, has_parent = (width >= _UUID + columns for columns in least)
+    has_status = has_status and has_created
     room = width - _UUID - len(f"  9999  9999  {time}  ") - (18 if has_updated else 0) - (11 if has_status else 0)
     title_room = max(30, room - max(len(record.parent_thread_id or "parent") for record in records) - 4)
     room -= title_room + 2 if has_titles else 0
     table = new_table()
     table.add_column("thread", overflow="fold", style="bold")
-    table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(6 if has_status else 8, room))
-    table.add_column("seqs", justify="right", no_wrap=True)
-    table.add_column("runs", justify="right", no_wrap=True)
-    table.add_column("created (UTC)" if len(time) > 10 else "created", no_wrap=True)
+    if has_parent:
+        table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(6 if has_status else 8, room))
+    if has_counts:
+        table.add_column("seqs", justify="right", no_wrap=True)
+        table.add_column("runs", justify="right", no_wrap=True)
+    if has_created:
+        table.add_column("created (UTC)" if len(time) > 10 else "created", no_wrap=True)
     if has_updated:
         table.add_column("updated (UTC)", no_wrap=True)
     if has_status:
@@ -71,13 +78,13 @@ def thread_table(records: Sequence[ThreadRecord]) -> Table:
         name = an_id(record.thread_id)
         if record.title and not has_titles:
             name.append("\n").append(_title(record.title, _UUID))
-        cells: list[RenderableType] = [
-            name,
-            an_id(record.parent_thread_id),
-            str(record.last_seq),
-            str(record.last_completion_seq),
-            f"{record.created_at:%Y-%m-%d %H:%M}"[: len(time)],
-        ]
+        cells: list[RenderableType] = [name]
+        if has_parent:
+            cells.append(an_id(record.parent_thread_id))
+        if has_counts:
+            cells += str(record.last_seq), str(record.last_completion_seq)
+        if has_created:
+            cells.append(f"{record.created_at:%Y-%m-%d %H:%M}"[: len(time)])
         if has_updated:
             cells.append(f"{record.updated_at:%Y-%m-%d %H:%M}")
         if has_status:
