@@ -70,6 +70,11 @@ async def test_no_piece_of_a_password_is_left_in_what_led_to_the_error(url: str)
         error = error.__cause__ or error.__context__
 
 
+async def test_a_parameter_that_the_driver_does_not_know_is_named_as_a_cause() -> None:
+    with pytest.raises(ValueError, match="a parameter after its"):
+        await open_checkpointer("postgresql://u@127.0.0.1/x?sslmode=bogus").__aenter__()
+
+
 @pytest.mark.parametrize("oldest", ["", "zz"])
 async def test_a_newer_schema_whose_limit_cannot_be_read_is_closed(tmp_path: Path, oldest: str) -> None:
     path = tmp_path / "newer.db"

@@ -163,7 +163,7 @@ def _explained(error: Exception, backend: Backend, url: str) -> Problem:
     if isinstance(error, ValueError):
         # It may quote the part that could not be read, and that part may be of the password.
         return Problem(
-            f"the URL cannot be read: write {backend.value}://user:password@host:port/database,"
+            f"the URL, or a parameter after its ?, cannot be read: write {backend.value}://user:password@host:port/database,"
             " with %40 for @, %2F for /, %3F for ? and %23 for # in the password",
             MISUSED,
         )

@@ -98,7 +98,10 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
 
 
 def _unreadable(example: str) -> ValueError:
-    return ValueError(f"the URL cannot be read: write {example}, with %40 for an @ in the password, %2F for a /")
+    return ValueError(
+        f"the URL, or a parameter after its ?, cannot be read: write {example},"
+        " with %40 for an @ in the password, %2F for a /"
+    )
 
 
 def _after_scheme(dsn: str, expected: Backend) -> str:
