@@ -200,6 +200,24 @@ async def test_it_fits_into_80_columns_and_a_pipe_gets_no_colours(sqlite_url: st
     assert "characters)" in "".join(lines)
 
 
+@pytest.mark.parametrize("columns", [80, 60, 40])
+async def test_a_narrow_terminal_loses_no_word(sqlite_url: str, columns: int) -> None:
+    uuid = "11111111-4444-4444-4444-121212121212"
+    async with open_checkpointer(sqlite_url) as cp:
+        await cp.claim_run("thread", uuid)
+        await cp.ledger.issue("thread", uuid, "pay", {"amount": 1})
+
+    narrow = run_well("resume", sqlite_url, "thread", env={"COLUMNS": str(columns)})
+    assert max(map(len, narrow.lines)) <= columns
+    words = narrow.out.split()
+    assert [words.count(word) for word in ("issued", "UTC,", "ago")] == [1, 2, 2]
+    if columns == 80:  # else pieces of the ids stand between the words
+        assert len(re.findall(r"UTC, \d+ seconds? ago", " ".join(words))) == 2
+    runs = run_well("show", sqlite_url, "thread", env={"COLUMNS": str(columns)}).lines
+    table = runs[runs.index("runs") + 2 :]
+    assert uuid in "".join(line[:34].strip() if columns == 40 else line.strip() for line in table)
+
+
 async def test_nothing_that_is_stored_can_command_the_terminal(sqlite_url: str) -> None:
     # Clear the screen, set the title, CSI in one character, NUL, text direction, rich's markup and emoji codes.
     hostile = "\x1b[2J \x1b]0;title\x07 \x9b31m \0 \u202eolleh [bold]loud[/] :smile:"

@@ -42,6 +42,7 @@ _STATE_STYLES: dict[str, str] = {
 }
 _ACTIVE = "active"
 _UUID = 36
+_INDENT = 2
 
 
 def thread_table(records: Sequence[ThreadRecord]) -> Table:
@@ -270,7 +271,7 @@ def _unanswered_calls(calls: Sequence[UnansweredCall]) -> Table:
 def _drafts(drafts: Sequence[Draft]) -> Table:
     now = datetime.now(UTC)
     table = new_table()
-    table.add_column("message", overflow="fold", min_width=min(_UUID, max(len(draft.message_id) for draft in drafts)))
+    table.add_column("message", overflow="fold", width=_room_for([draft.message_id for draft in drafts], beside=40))
     table.add_column("parts", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for draft in drafts:
@@ -330,11 +331,19 @@ def _numbered(steps: Sequence[str]) -> Table:
 
 def _states(what: str, ids: Sequence[str]) -> Table:
     table = new_table()
-    # A UUID, which people copy, is not folded on 80 columns.
-    table.add_column(what, overflow="fold", min_width=min(_UUID, max(map(len, ids))))
+    table.add_column(what, overflow="fold", width=_room_for(ids, beside=40))
     table.add_column("state", no_wrap=True)
     table.add_column("", overflow="fold")
     return table
+
+
+def _room_for(ids: Sequence[str], *, beside: int) -> int:
+    """The width of a column of ids. A UUID, which people copy, is not folded on 80 columns.
+
+    As a least width it would be cut off elsewhere: rich shares out what is missing first, and looks at it afterwards.
+    """
+    longest = min(_UUID, max(len(printable(id_)) for id_ in ids))
+    return max(min(longest, 8), min(longest, out().width - _INDENT - beside))
 
 
 def _state(state: CallState | RunState) -> Text:
@@ -359,18 +368,23 @@ def _pending(request: Any, run_id: str | None) -> Table:
 
 
 def _runs(runs: Sequence[RunRecord]) -> Table:
+    # Where there is less room, the times go, and the ids stay.
+    room = out().width - _INDENT - _room_for([run.run_id for run in runs], beside=0)
+    has_completed, has_claimed = room >= 37, room >= 58
     table = new_table()
     table.add_column("run", overflow="fold")
-    table.add_column("completion_seq", justify="right", no_wrap=True)
-    table.add_column("claimed (UTC)", no_wrap=True)
-    table.add_column("completed (UTC)", no_wrap=True)
+    table.add_column("completion_seq" if room >= 16 else "seq", justify="right", no_wrap=True)
+    if has_claimed:
+        table.add_column("claimed (UTC)", no_wrap=True)
+    if has_completed:
+        table.add_column("completed (UTC)", no_wrap=True)
     for run in runs:
-        table.add_row(
-            an_id(run.run_id),
-            _OPEN if run.completed_at is None else str(run.completion_seq),
-            _time(run.claimed_at),
-            "" if run.completed_at is None else _time(run.completed_at),
-        )
+        cells: list[RenderableType] = [an_id(run.run_id), str(run.completion_seq) if run.completed_at else _OPEN]
+        if has_claimed:
+            cells.append(_time(run.claimed_at))
+        if has_completed:
+            cells.append(_time(run.completed_at) if run.completed_at else "")
+        table.add_row(*cells)
     return table
 
 
@@ -390,7 +404,7 @@ def _messages(messages: Sequence[tuple[int, Any]]) -> Table:
 def _section(title: str, content: RenderableType | None) -> list[RenderableType]:
     if content is None:
         content = Text("none", style="dim")
-    return [Text(f"\n{title}", style="bold"), Padding(content, (0, 0, 0, 2), expand=False)]
+    return [Text(f"\n{title}", style="bold"), Padding(content, (0, 0, 0, _INDENT), expand=False)]
 
 
 def _pairs() -> Table:
