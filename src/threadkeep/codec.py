@@ -137,27 +137,7 @@ class Codec:
                 f"this is not what message_type describes and could not be loaded again: {first['msg']}",
             ) from None
         for index, again in zip(doubtful, decoded, strict=True):
-            if not self._is_the_same(again, messages[index]):
-                raise UnstorableValueError(f"messages[{index}]", "it would come back as something else")
-
-    def _is_the_same(self, again: Any, message: Any) -> bool:
-        with suppress(Exception):  # a host's own __eq__ may do anything, and pydantic's does not know its base class
-            if again == message:
-                return True
-        if isinstance(message, BaseModel) and isinstance(again, BaseModel) and not isinstance(message, type(again)):
-            return False  # another of a union: somebody has changed the field that tells them apart
-        with suppress(Exception):
-            return bool(self._plain(again) == self._plain(message))
-        return False
-
-    def _plain(self, message: Any) -> Any:
-        """Without models: one in a free-form field is not equal to the dict it comes back as.
-
-        With all that a value has, also where its class has more fields than the one that was declared.
-        """
-        return _without_models(
-            self._message.dump_python(message, warnings="none", round_trip=True, serialize_as_any=True)
-        )
+            _require_the_same(self._message, again, messages[index], f"messages[{index}]")
 
     def decode_messages(self, thread_id: str, rows: Iterable[StoredMessage]) -> list[Any]:
         """The messages of these rows, in their order. One that does not decode raises CheckpointCorruptionError."""
@@ -206,10 +186,11 @@ class Codec:
         question_id = check_optional_id("request.question_id", read_field(request, "question_id"))
         payload = _dump(self._dump_request, request, "request", self._check_request)
         try:
-            self._validate_request(payload)
+            again = self._validate_request(payload)
         except ValidationError as error:
             reason = f"this is not what request_type describes and could not be loaded again: {_first_line(error)}"
             raise UnstorableValueError("request", reason) from None
+        _require_the_same(self._request, again, request, "request")
         return question_id, within(payload, "request", self.max_value_bytes).decode()
 
     def decode_request(self, thread_id: str, text: str) -> Any:
@@ -257,6 +238,27 @@ class Codec:
     def decode_extra(self, thread_id: str, text: str) -> dict[str, Any]:
         """The extra of a thread."""
         return rules.decoded_extra(thread_id, text)
+
+
+def _require_the_same(adapter: TypeAdapter[Any], again: Any, value: Any, name: str) -> None:
+    """Raise UnstorableValueError for a value that would come back as something else."""
+    with suppress(Exception):  # a host's own __eq__ may do anything, and pydantic's does not know its base class
+        if again == value:
+            return
+    # Another of a union: somebody has changed the field that tells them apart.
+    is_another = isinstance(value, BaseModel) and isinstance(again, BaseModel) and not isinstance(value, type(again))
+    with suppress(Exception):
+        if not is_another and _plain(adapter, again) == _plain(adapter, value):
+            return
+    raise UnstorableValueError(name, "it would come back as something else")
+
+
+def _plain(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Without models: one in a free-form field is not equal to the dict it comes back as.
+
+    With all that a value has, also where its class has more fields than the one that was declared.
+    """
+    return _without_models(adapter.dump_python(value, warnings="none", round_trip=True, serialize_as_any=True))
 
 
 def _without_models(value: Any) -> Any:

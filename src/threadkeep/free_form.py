@@ -115,7 +115,10 @@ def _check_model(value: BaseModel, depth: int) -> None:
     _check_fields(value, depth + 1)
     extra = value.__pydantic_extra__
     if extra:
+        declared = _fields_of(type(value))
         for name, item in extra.items():
+            if name in declared:
+                raise Unstorable("an extra field with the name of a declared one would come back as that").under(name)
             _check_field(name, item, _Field(free=True), depth + 1)
 
 

@@ -255,7 +255,7 @@ class Ledger:
         return worker if owner is None else Worker(check_id("owner", owner), worker.process)
 
     async def _end(self, thread_id: str, call_id: str, outcome: Completed | Failed) -> LedgerEntry:
-        execution = self._heartbeats.executing.get((thread_id, call_id))
+        execution = self._heartbeats.executing.get((check_id("thread_id", thread_id), check_id("call_id", call_id)))
         # That a call has happened may be known elsewhere. That it will not happen, only to whoever executes it.
         is_hearsay = execution is None and isinstance(outcome, Failed)
         return await self._settle(thread_id, call_id, outcome, execution, self._worker() if is_hearsay else None)

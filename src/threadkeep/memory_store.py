@@ -447,6 +447,7 @@ class MemoryStore(MemoryLog):
         )
 
     async def calls_about(self, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]) -> list[StoredCall]:
+        self._threads.to_write(thread_id)
         return [
             call
             for call in await self.list_calls(thread_id, only_issued=False)

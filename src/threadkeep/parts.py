@@ -95,7 +95,7 @@ class Parts:
         return part_of(self._codec, thread_id, await self._store.update_part(thread_id, message_id, index, changes))
 
     async def of(self, thread_id: str, message_ids: Iterable[Any]) -> dict[str, list[Part]]:
-        """The parts of these messages, by id and in order, in one query for all. A message without parts has none.
+        """The parts of these messages, by id and in order, a thousand messages to a query. One without parts has none.
 
         The messages are given by their ids, or as records of them.
         """

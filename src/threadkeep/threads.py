@@ -18,6 +18,7 @@ T = TypeVar("T")
 MAX_LIMIT = 10_000
 MAX_SEARCH = 1_000
 MAX_KEYS = 1_000
+_NAMES = ("model_id", "provider_id", "agent")
 STATUSES = ("active", "completed", "failed", "cancelled")
 
 
@@ -184,12 +185,12 @@ class Threads:
                 columns[name] = self._codec.encode_object(value, name) if value != {} else None
             elif name == "title" and value is None:
                 columns[name] = None
+            elif name in _NAMES:
+                columns[name] = check_id(name, value) if value != "" else None
             elif not isinstance(value, str):
                 raise UnstorableValueError(name, f"is a {type(value).__name__}, not a str")
-            elif name in ("title", "system_prompt"):
-                columns[name] = self._codec.encode_value(value, name) if name == "title" or value else None
             else:
-                columns[name] = check_id(name, value) if value else None
+                columns[name] = self._codec.encode_value(value, name) if name == "title" or value else None
         return columns
 
     def _labels(self, metadata: Mapping[str, Any]) -> tuple[str, ...]:

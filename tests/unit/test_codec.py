@@ -559,6 +559,10 @@ class Chain(BaseModel):
     child: Optional["Chain"] = None
 
 
+class Shadowed(BaseModel, extra="allow"):
+    id: int = Field(alias="_id")
+
+
 def chain_of(length: int) -> Chain:
     chain = Chain()
     for _ in range(length):
@@ -588,6 +592,7 @@ def changed_tag() -> Machine:
         (Texts, {"text": "", "cost": 4.2}, "something else"),
         (Human | Machine, changed_tag(), "something else"),
         (Holder, Holder(details=Human()), "something else"),
+        (Shadowed, Shadowed.model_validate({"_id": 1, "id": 5}), "name of a declared one"),
         (Chain, chain_of(300), "nested too deep"),
         (Chain, chain_of(2_000), "nested too deep"),
         (Chain, in_a_circle(), "nested too deep"),
@@ -600,14 +605,18 @@ def changed_tag() -> Machine:
         "typeddict",
         "tag",
         "any-model",
+        "extra-like-a-field",
         "long",
         "longer",
         "circle",
     ],
 )
 def test_what_would_lose_something_is_refused(message_type: Any, message: Any, reason: str) -> None:
+    """As a message, or as a request."""
     with pytest.raises(UnstorableValueError, match=reason):
         Codec(message_type).encode_messages([message])
+    with pytest.raises(UnstorableValueError, match=reason):
+        Codec(request_type=message_type).encode_request(message)
 
 
 def test_a_subclass_that_has_nothing_more_is_stored_as_what_was_declared() -> None:

@@ -174,6 +174,11 @@ class LedgerContract:
                 await checkpointer.ledger.issue("thread", bad, "pay", {})
             with pytest.raises(InvalidIdError):
                 await checkpointer.ledger.find_completed(None, bad)
+            for thread_id, call_id in ((bad, "call"), ("thread", bad)):
+                with pytest.raises(InvalidIdError):
+                    await checkpointer.ledger.complete(thread_id, call_id, "a receipt")
+                with pytest.raises(InvalidIdError):
+                    await checkpointer.ledger.fail(thread_id, call_id, "no money")
         with pytest.raises(UnstorableValueError, match="args"):
             await checkpointer.ledger.issue("thread", "call", "pay", {"when": (1, 2)})
         with pytest.raises(ValueError, match="ttl"):

@@ -103,6 +103,11 @@ class MessagesContract:
                 assert (caught.value.thread_id, caught.value.message_id) == ("thread", taken)
             with pytest.raises(DuplicateIdError):
                 await checkpointer.messages.append("thread", [said("x")], message_ids=[taken])
+        # Of several the first.
+        for several in (["b", "summary", "a"], ["summary", "a", "b"], ["a", "b", "summary"]):
+            with pytest.raises(DuplicateIdError) as caught:
+                await checkpointer.append("thread", [named("new"), *map(named, several)])
+            assert caught.value.message_id == several[0]
         assert (await checkpointer.threads.get("thread")).last_seq == 2
         await checkpointer.append("thread", [named("new")])
         assert [(record.message_id, record.seq) for record in await checkpointer.messages.list("thread")] == [

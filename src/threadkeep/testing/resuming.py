@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from threadkeep.errors import ThreadDeletedError
 from threadkeep.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage
 from threadkeep.testing.forks import run_of
 from threadkeep.testing.ledger import interrupted_call
@@ -109,6 +110,15 @@ class ResumeContract:
         assert result.tool_call_id == "lost"
         left = [call.call_id for call in (await checkpointer.resume("thread")).unanswered_calls]
         assert left == ["in flight", "the same"]
+
+    async def test_a_thread_that_was_put_away_is_not_repaired(self, checkpointer: Any) -> None:
+        """Also where there is nothing to append."""
+        for thread_id, call_id in (("in flight", "call"), ("lost", "another")):
+            await checkpointer.append(thread_id, [calling("call")])
+            await checkpointer.ledger.issue(thread_id, call_id, "other", {})
+            await checkpointer.threads.soft_delete(thread_id)
+            with pytest.raises(ThreadDeletedError):
+                await checkpointer.repair(thread_id)
 
     async def test_an_id_that_is_used_again_does_not_get_the_other_calls_result(self, checkpointer: Any) -> None:
         await checkpointer.ledger.once("thread", "call", "pay", {"amount": 7}, lambda amount: "a receipt")

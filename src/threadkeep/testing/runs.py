@@ -92,6 +92,15 @@ class RunsContract:
         await checkpointer.append("thread", [said("d", "open")])
         assert texts((await checkpointer.load("thread")).messages) == ["d"]
 
+    async def test_of_several_completed_runs_the_first_in_the_append_is_told(self, checkpointer: Any) -> None:
+        for run_id in ("x", "y", "z"):
+            await checkpointer.claim_run("thread", run_id)
+            await checkpointer.mark_run_complete("thread", run_id)
+        for run_ids in (["z", "y", "x"], ["x", "y", "z"], ["y", "z", "x"]):
+            with pytest.raises(RunAlreadyCompletedError) as caught:
+                await checkpointer.append("thread", [said("late", run_id) for run_id in ("open", *run_ids)])
+            assert caught.value.run_id == run_ids[0]
+
     async def test_a_run_nobody_claimed_takes_messages(self, checkpointer: Any) -> None:
         await checkpointer.append("thread", [said("unclaimed", "run")])
         assert texts((await checkpointer.load("thread")).messages) == ["unclaimed"]

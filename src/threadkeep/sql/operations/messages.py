@@ -78,10 +78,13 @@ def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[Mes
     now = rules.utc_now()
     last_seq = hooks.allocate(conn, thread_id, len(rows), now)
     if named := {row.run_id for row in rows if row.run_id is not None}:
-        rules.refuse_completed(thread_id, runs.completed_among(conn, thread_id, sorted(named)))
+        completed = {*runs.completed_among(conn, thread_id, sorted(named))}
+        rules.refuse_completed(thread_id, (row.run_id for row in rows if row.run_id in completed))
     if given := [row.message_id for row in rows if row.message_id is not None]:
-        for message_id in taken(conn, thread_id, given):
-            raise DuplicateIdError(thread_id, message_id)
+        found = taken(conn, thread_id, given)
+        for message_id in given:
+            if message_id in found:
+                raise DuplicateIdError(thread_id, message_id)
     first_seq = last_seq - len(rows) + 1
     hooks.insert_rows(conn, INSERT, placed(thread_id, rows, stem, first_seq, now))
     numbered = [*enumerate(rows, first_seq)]
