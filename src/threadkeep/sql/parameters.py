@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 THREAD: sa.BindParameter[str] = sa.bindparam("thread")
 RUN: sa.BindParameter[str] = sa.bindparam("run")
@@ -18,3 +22,25 @@ IDS: sa.BindParameter[list[str]] = sa.bindparam("ids", expanding=True)
 SEQS: sa.BindParameter[list[int]] = sa.bindparam("seqs", expanding=True)
 COUNT: sa.BindParameter[int] = sa.bindparam("count")
 NOW: sa.BindParameter[datetime] = sa.bindparam("now")
+
+
+class Among(FunctionElement[bool]):
+    """Whether a column has one of several values, given as a list."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(Among)
+def _in_a_list(element: Any, compiler: Any, **options: Any) -> str:
+    column, values = element.clauses
+    return str(compiler.process(column.in_(values), **options))
+
+
+@compiles(Among, "postgresql")
+def _in_an_array(element: Any, compiler: Any, **options: Any) -> str:
+    # As a subquery, which can be joined. A plan that is kept for any values would compare each row of a long thread
+    # with each of a thousand ids, if it was made while the table was new and its rows had not been counted.
+    column, values = element.clauses
+    array = sa.bindparam(values.key, type_=postgresql.ARRAY(column.type))
+    return str(compiler.process(column.in_(sa.select(sa.func.unnest(array))), **options))

@@ -16,7 +16,7 @@ from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.log import ENTRIES, ENTRY, SUMMARIES, entry, summary_entry
 from threadkeep.sql.operations.messages import NOT_STORED, taken
-from threadkeep.sql.parameters import SEQS, THREAD
+from threadkeep.sql.parameters import SEQS, THREAD, Among
 from threadkeep.sql.prepared import Insert
 from threadkeep.sql.tables import context, messages, summaries, threads
 
@@ -60,10 +60,10 @@ _LOAD = _window(
 
 _ROWS = sa.select(context.c.position, context.c.number).where(context.c.thread_id == THREAD).with_for_update(read=True)
 _LATER = sa.select(messages.c.seq, messages.c.message_id).where(messages.c.thread_id == THREAD)
-_STAYED = _LATER.where(messages.c.seq.in_(SEQS)).with_for_update(read=True)
+_STAYED = _LATER.where(Among(messages.c.seq, SEQS)).with_for_update(read=True)
 _IDS = (
     sa.select(summaries.c.number, summaries.c.message_id)
-    .where(summaries.c.thread_id == THREAD, summaries.c.number.in_(SEQS))
+    .where(summaries.c.thread_id == THREAD, Among(summaries.c.number, SEQS))
     .with_for_update(read=True)
 )
 _LAST_NUMBER = (
@@ -114,7 +114,7 @@ def swap(conn: sa.Connection, hooks: Hooks, thread_id: str, remove: Sequence[str
             "created_at": now,
         },
     )
-    its_rows = sa.and_(context.c.thread_id == THREAD, context.c.position.in_(SEQS))
+    its_rows = sa.and_(context.c.thread_id == THREAD, Among(context.c.position, SEQS))
     for some in in_batches(change.removed):
         conn.execute(sa.delete(context).where(its_rows), {"thread": thread_id, "seqs": some})
     rows: dict[int, int | None] = {**dict.fromkeys(change.stayed), change.position: number}
@@ -157,7 +157,7 @@ def _placed(position: int, number: int | None, message_id: str | None) -> Placed
 _REPLACED = sa.select(summaries.c.number, summaries.c.replaces).where(summaries.c.thread_id == THREAD)
 _RANGES_AT_ONCE = 200
 """SQLite takes 1,000 conditions in a row, and PostgreSQL plans few of them faster than many."""
-_SOME_SUMMARIES = SUMMARIES.where(summaries.c.number.in_(SEQS))
+_SOME_SUMMARIES = SUMMARIES.where(Among(summaries.c.number, SEQS))
 
 
 def expand(conn: sa.Connection, hooks: Hooks, thread_id: str, summary_id: str, deep: bool) -> list[StoredEntry]:

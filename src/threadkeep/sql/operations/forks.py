@@ -15,7 +15,7 @@ from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Fresh, Hooks, as_it_is
 from threadkeep.sql.operations import context
 from threadkeep.sql.operations.messages import NOT_STORED, STORED, stored_message, taken
-from threadkeep.sql.parameters import CUTOFF, IDS, RUN, THREAD
+from threadkeep.sql.parameters import CUTOFF, IDS, RUN, THREAD, Among
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import (
     checkpoints,
@@ -134,7 +134,7 @@ _COPY_CHECKPOINTS = sa.insert(checkpoints).from_select(
 _OF_PARTS = [column for column in parts.c if column.name != "thread_id"]
 _COPY_PARTS = sa.insert(parts).from_select(
     ["thread_id", *(column.name for column in _OF_PARTS)],
-    sa.select(_TARGET, *_OF_PARTS).where(parts.c.thread_id == THREAD, parts.c.message_id.in_(IDS)),
+    sa.select(_TARGET, *_OF_PARTS).where(parts.c.thread_id == THREAD, Among(parts.c.message_id, IDS)),
 )
 _WITH_PARTS = sa.select(parts.c.message_id).where(
     parts.c.thread_id == THREAD, parts.c.part_index == sa.literal_column("0")

@@ -13,7 +13,7 @@ from threadkeep.errors import ToolCallNotFoundError
 from threadkeep.records import ISSUED, CallState, Execution, NewCall, StoredCall, StoredOutcome, Worker
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.parameters import CALL, IDS, KEY, THREAD
+from threadkeep.sql.parameters import CALL, IDS, KEY, THREAD, Among
 from threadkeep.sql.tables import tool_calls
 
 _COLUMNS = [tool_calls.c[name] for name in StoredCall._fields if name != "is_expired"]
@@ -122,7 +122,7 @@ def about(
     """The calls with one of these ids or keys, however old the transaction's snapshot is."""
     found: dict[str, StoredCall] = {}
     for column, values in ((tool_calls.c.call_id, call_ids), (tool_calls.c.idempotency_key, keys)):
-        theirs = calls(hooks).where(tool_calls.c.thread_id == THREAD, column.in_(IDS)).with_for_update(read=True)
+        theirs = calls(hooks).where(tool_calls.c.thread_id == THREAD, Among(column, IDS)).with_for_update(read=True)
         for some in in_batches(values):
             rows = conn.execute(theirs, {"thread": thread_id, "ids": some})
             found |= {call.call_id: call for call in (StoredCall(*row) for row in rows)}

@@ -16,7 +16,7 @@ from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.message_rows import INSERT, placed
 from threadkeep.sql.operations import ledger, runs
-from threadkeep.sql.parameters import IDS, SEQS, THREAD
+from threadkeep.sql.parameters import IDS, SEQS, THREAD, Among
 from threadkeep.sql.prepared import Insert, Prepared
 from threadkeep.sql.tables import message_places, messages, search_texts, summaries, threads
 
@@ -65,12 +65,12 @@ _LOAD = Prepared(
 
 
 def _taken_in(table: sa.Table) -> sa.Select[Any]:
-    its_ids = sa.select(table.c.message_id).where(table.c.thread_id == THREAD, table.c.message_id.in_(IDS))
+    its_ids = sa.select(table.c.message_id).where(table.c.thread_id == THREAD, Among(table.c.message_id, IDS))
     return its_ids.with_for_update(read=True)
 
 
 _TAKEN = (_taken_in(message_places), _taken_in(summaries))
-_TAKEN_WHERE_TOLD = _taken_in(messages).where(messages.c.seq.in_(SEQS))
+_TAKEN_WHERE_TOLD = _taken_in(messages).where(Among(messages.c.seq, SEQS))
 
 
 def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:

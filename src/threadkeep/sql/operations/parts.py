@@ -13,13 +13,13 @@ from threadkeep.records import NewPart, StoredPart
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.operations.messages import taken
-from threadkeep.sql.parameters import IDS, MESSAGE, THREAD
+from threadkeep.sql.parameters import IDS, MESSAGE, THREAD, Among
 from threadkeep.sql.tables import message_places, parts, summaries
 
 COLUMNS = [parts.c[name] for name in StoredPart._fields]
 _OF_THREAD = sa.select(*COLUMNS).where(parts.c.thread_id == THREAD)
 _IN_ORDER = (parts.c.message_id, parts.c.part_index)
-_OF = _OF_THREAD.where(parts.c.message_id.in_(IDS)).order_by(*_IN_ORDER)
+_OF = _OF_THREAD.where(Among(parts.c.message_id, IDS)).order_by(*_IN_ORDER)
 _LAST = (
     _OF_THREAD.where(parts.c.message_id == MESSAGE)
     .order_by(parts.c.part_index.desc())

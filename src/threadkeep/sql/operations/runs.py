@@ -11,7 +11,7 @@ from threadkeep.errors import RunNotClaimedError
 from threadkeep.records import RunRecord
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
-from threadkeep.sql.parameters import NOW, RUN, THREAD
+from threadkeep.sql.parameters import NOW, RUN, THREAD, Among
 from threadkeep.sql.prepared import Prepared
 from threadkeep.sql.tables import runs, threads
 
@@ -25,7 +25,7 @@ _COMPLETED_AMONG = (
     sa.select(runs.c.run_id)
     .where(
         runs.c.thread_id == THREAD,
-        runs.c.run_id.in_(sa.bindparam("runs", expanding=True)),
+        Among(runs.c.run_id, sa.bindparam("runs", expanding=True)),
         runs.c.completed_at.is_not(None),
     )
     .with_for_update(read=True)
