@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -28,6 +28,8 @@ from threadkeep.records import (
     UnansweredCall,
 )
 
+T = TypeVar("T")
+
 _TEXT_LIMIT = 160
 _VALUE_LIMIT = 240
 
@@ -45,6 +47,25 @@ _UUID = 36
 _INDENT = 2
 
 
+class _Listing(Generic[T]):
+    """A table of records whose columns are chosen one by one."""
+
+    def __init__(self) -> None:
+        self._table = new_table()
+        self._cells: list[Callable[[T], RenderableType]] = []
+
+    def show(self, header: str, cell: Callable[[T], RenderableType], **layout: Any) -> None:
+        """Add a column, and how it is made of a record."""
+        self._table.add_column(header, **layout)
+        self._cells.append(cell)
+
+    def of(self, records: Sequence[T]) -> Table:
+        """The table, with a row for each."""
+        for record in records:
+            self._table.add_row(*(cell(record) for cell in self._cells))
+        return self._table
+
+
 def thread_table(records: Sequence[ThreadRecord]) -> Table:
     """One row a thread: how far its seqs go, and how many of its runs are completed."""
     # A thread's UUID, which people copy, has a line to itself on 80 columns: so much room is left for the rest.
@@ -60,40 +81,37 @@ def thread_table(records: Sequence[ThreadRecord]) -> Table:
     room = width - _UUID - len(f"  9999  9999  {time}  ") - (18 if has_updated else 0) - (11 if has_status else 0)
     title_room = max(30, room - max(len(record.parent_thread_id or "parent") for record in records) - 4)
     room -= title_room + 2 if has_titles else 0
-    table = new_table()
-    table.add_column("thread", overflow="fold", style="bold")
-    if has_parent:
-        table.add_column("parent", overflow="ellipsis", no_wrap=True, max_width=max(6 if has_status else 8, room))
-    if has_counts:
-        table.add_column("seqs", justify="right", no_wrap=True)
-        table.add_column("runs", justify="right", no_wrap=True)
-    if has_created:
-        table.add_column("created (UTC)" if len(time) > 10 else "created", no_wrap=True)
-    if has_updated:
-        table.add_column("updated (UTC)", no_wrap=True)
-    if has_status:
-        table.add_column("status", no_wrap=True)
-    if has_titles:
-        table.add_column("title", overflow="ellipsis", no_wrap=True, max_width=title_room)
-    for record in records:
-        name = an_id(record.thread_id)
+
+    def name(record: ThreadRecord) -> Text:
+        text = an_id(record.thread_id)
         if record.title and not has_titles:
-            name.append("\n").append(_title(record.title, _UUID))
-        cells: list[RenderableType] = [name]
-        if has_parent:
-            cells.append(an_id(record.parent_thread_id))
-        if has_counts:
-            cells += str(record.last_seq), str(record.last_completion_seq)
-        if has_created:
-            cells.append(f"{record.created_at:%Y-%m-%d %H:%M}"[: len(time)])
-        if has_updated:
-            cells.append(f"{record.updated_at:%Y-%m-%d %H:%M}")
-        if has_status:
-            cells.append(_status(record))
-        if has_titles:
-            cells.append(_title(record.title or "", title_room))
-        table.add_row(*cells)
-    return table
+            text.append("\n").append(_title(record.title, _UUID))
+        return text
+
+    listing = _Listing[ThreadRecord]()
+    listing.show("thread", name, overflow="fold", style="bold")
+    if has_parent:
+        most = max(6 if has_status else 8, room)
+        listing.show("parent", lambda it: an_id(it.parent_thread_id), overflow="ellipsis", no_wrap=True, max_width=most)
+    if has_counts:
+        listing.show("seqs", lambda it: str(it.last_seq), justify="right", no_wrap=True)
+        listing.show("runs", lambda it: str(it.last_completion_seq), justify="right", no_wrap=True)
+    if has_created:
+        created = "created (UTC)" if len(time) > 10 else "created"
+        listing.show(created, lambda it: f"{it.created_at:%Y-%m-%d %H:%M}"[: len(time)], no_wrap=True)
+    if has_updated:
+        listing.show("updated (UTC)", lambda it: f"{it.updated_at:%Y-%m-%d %H:%M}", no_wrap=True)
+    if has_status:
+        listing.show("status", _status, no_wrap=True)
+    if has_titles:
+        listing.show(
+            "title",
+            lambda it: _title(it.title or "", title_room),
+            overflow="ellipsis",
+            no_wrap=True,
+            max_width=title_room,
+        )
+    return listing.of(records)
 
 
 def _status(record: ThreadRecord) -> Text:
@@ -370,22 +388,17 @@ def _pending(request: Any, run_id: str | None) -> Table:
 def _runs(runs: Sequence[RunRecord]) -> Table:
     # Where there is less room, the times go, and the ids stay.
     room = out().width - _INDENT - _room_for([run.run_id for run in runs], beside=0)
-    has_completed, has_claimed = room >= 37, room >= 58
-    table = new_table()
-    table.add_column("run", overflow="fold")
-    table.add_column("completion_seq" if room >= 16 else "seq", justify="right", no_wrap=True)
-    if has_claimed:
-        table.add_column("claimed (UTC)", no_wrap=True)
-    if has_completed:
-        table.add_column("completed (UTC)", no_wrap=True)
-    for run in runs:
-        cells: list[RenderableType] = [an_id(run.run_id), str(run.completion_seq) if run.completed_at else _OPEN]
-        if has_claimed:
-            cells.append(_time(run.claimed_at))
-        if has_completed:
-            cells.append(_time(run.completed_at) if run.completed_at else "")
-        table.add_row(*cells)
-    return table
+    listing = _Listing[RunRecord]()
+    listing.show("run", lambda run: an_id(run.run_id), overflow="fold")
+    number = "completion_seq" if room >= 16 else "seq"
+    listing.show(
+        number, lambda run: str(run.completion_seq) if run.completed_at else _OPEN, justify="right", no_wrap=True
+    )
+    if room >= 58:
+        listing.show("claimed (UTC)", lambda run: _time(run.claimed_at), no_wrap=True)
+    if room >= 37:
+        listing.show("completed (UTC)", lambda run: _time(run.completed_at) if run.completed_at else "", no_wrap=True)
+    return listing.of(runs)
 
 
 def _messages(messages: Sequence[tuple[int, Any]]) -> Table:

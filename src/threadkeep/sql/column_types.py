@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 _MYSQL = ("mysql", "mariadb")
 _EXACT: dict[str, Any] = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
 """Byte for byte: any other collation takes `Run-A` for `run-a`."""
 
 
+class _TimeAsText(sqlite.DATETIME):
+    """SQLite has no times. They are written as SQLAlchemy writes them, in a fraction of the time."""
+
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[datetime | None], str | None]:
+        return lambda value: None if value is None else value.isoformat(" ", "microseconds")
+
+
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
-_ZONELESS = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+_TIME_AS_TEXT = _TimeAsText()  # type: ignore[no-untyped-call] # SQLAlchemy's constructor has no types
+_ZONELESS = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL).with_variant(_TIME_AS_TEXT, "sqlite")
 
 
 def id_type() -> sa.types.TypeEngine[str]:
@@ -96,19 +105,11 @@ class _WithoutZone(sa.types.TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
         return dialect.type_descriptor(_ZONELESS)
 
-    def bind_processor(self, dialect: sa.Dialect) -> Any:
-        return _as_text if dialect.name == "sqlite" else super().bind_processor(dialect)
-
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else _in_utc(value).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else value.replace(tzinfo=UTC)
-
-
-def _as_text(value: datetime | None) -> str | None:
-    """As SQLAlchemy writes times in SQLite, in a fraction of the time."""
-    return None if value is None else _in_utc(value).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _in_utc(value: datetime) -> datetime:

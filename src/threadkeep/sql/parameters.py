@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -25,7 +24,7 @@ NOW: sa.BindParameter[datetime] = sa.bindparam("now")
 
 
 class Among(FunctionElement[bool]):
-    """Whether a column has one of several values, given as a list."""
+    """Whether a column has one of several values, given as a list. A dialect may have a way of its own to say it."""
 
     type = sa.Boolean()
     inherit_cache = True
@@ -35,12 +34,3 @@ class Among(FunctionElement[bool]):
 def _in_a_list(element: Any, compiler: Any, **options: Any) -> str:
     column, values = element.clauses
     return str(compiler.process(column.in_(values), **options))
-
-
-@compiles(Among, "postgresql")
-def _in_an_array(element: Any, compiler: Any, **options: Any) -> str:
-    # As a subquery, which can be joined. A plan that is kept for any values would compare each row of a long thread
-    # with each of a thousand ids, if it was made while the table was new and its rows had not been counted.
-    column, values = element.clauses
-    array = sa.bindparam(values.key, type_=postgresql.ARRAY(column.type))
-    return str(compiler.process(column.in_(sa.select(sa.func.unnest(array))), **options))

@@ -1,4 +1,4 @@
-"""Many rows in one statement of PostgreSQL: each column travels as a list.
+"""Many rows, or many ids, in one statement of PostgreSQL: each column travels as a list.
 
 The driver's own way, `executemany`, never ends if it is cancelled while it sends: asyncpg (0.32) swallows the
 cancellation, and waits for the answer to what it has not sent to its end. The thread would stay locked.
@@ -13,8 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.ext.compiler import compiles
 
 from threadkeep.sql.batches import in_pieces
+from threadkeep.sql.parameters import Among
 from threadkeep.sql.prepared import Insert, Prepared, Row
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -29,6 +31,15 @@ class ListOf(sa.types.TypeDecorator[Any]):
 
     def bind_processor(self, dialect: sa.Dialect) -> None:
         return None
+
+
+@compiles(Among, "postgresql")
+def _among(element: Any, compiler: Any, **options: Any) -> str:
+    # As a subquery, which can be joined. A plan that is kept for any values would compare each row of a long thread
+    # with each of a thousand ids, if it was made while the table was new and its rows had not been counted.
+    column, values = element.clauses
+    array = sa.bindparam(values.key, type_=ListOf(column.type))
+    return str(compiler.process(column.in_(sa.select(sa.func.unnest(array))), **options))
 
 
 class Lists:
