@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from backends import BACKENDS, Backend
-from threadkeep import TextContent, UserMessage
-from threadkeep.sql.tables import checkpoints, usage
+from threadkeep import SQLiteCheckpointer, TextContent, UserMessage
+from threadkeep.sql.tables import checkpoints, messages, usage
 
 TURNS = 30
 
@@ -36,6 +37,37 @@ def statements_on(backend: Backend) -> Iterator[list[str]]:
         yield statements
     finally:
         sa.event.remove(backend.engine.sync_engine, "before_cursor_execute", keep)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("run_ids", [[None], ["run"], ["run"] * 3, ["run", None, "other"]])
+async def test_rows_are_the_same_whoever_wrote_them(backend: Backend, run_ids: list[str | None]) -> None:
+    """Only SQLite stores values as they come, whatever the column is; and only there an append has two ways."""
+    assert backend.engine is not None
+    appended = [
+        UserMessage(content=[TextContent(text=f"{place}")], run_id=run_id, metadata={"place": place} if place else {})
+        for place, run_id in enumerate(run_ids)
+    ]
+    async with backend.opened() as ours, SQLiteCheckpointer(backend.engine) as of_host:
+        for thread_id, cp in (("ours", ours), ("of host", of_host)):
+            for _ in range(2):
+                await cp.append(thread_id, appended)
+        as_they_are: list[Any] = [sa.func.typeof(column) for column in messages.c]
+        as_they_are += [sa.func.length(sa.cast(messages.c[name], sa.Text)) for name in ("created_at", "message_id")]
+        as_they_are += [sa.cast(column, sa.Text) for column in messages.c if column.name in SAID]
+        rows = sa.select(*as_they_are).order_by(messages.c.seq)
+        async with backend.engine.connect() as conn:
+            by_us, by_host = [
+                [*map(tuple, await conn.execute(rows.where(messages.c.thread_id == thread_id)))]
+                for thread_id in ("ours", "of host")
+            ]
+        assert by_us == by_host
+        assert len(by_us) == 2 * len(appended)
+        assert (await ours.load("ours")).messages == (await ours.load("of host")).messages == appended * 2
+
+
+SAID = ("seq", "role", "run_id", "format", "payload", "metadata")
+"""What two rows of the same message have in common."""
 
 
 async def test_a_checkpoint_costs_the_same_however_long_the_thread_is(backend: Backend) -> None:

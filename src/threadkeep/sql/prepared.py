@@ -71,7 +71,7 @@ class Prepared:
             cursor.execute(sql, parameters)
             return result(cursor)
 
-        return _on_cursor(conn, sql, execute)
+        return on_cursor(conn, sql, execute)
 
     def compiled(self, dialect: sa.Dialect) -> _Compiled:
         """The statement in this dialect's words."""
@@ -96,7 +96,7 @@ class Insert(Prepared):
             return
         compiled = self.compiled(conn.dialect)
         bound = compiled.bound_each(rows)
-        _on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, bound))
+        on_cursor(conn, compiled.sql, lambda cursor: cursor.executemany(compiled.sql, bound))
 
 
 def execute_texts(conn: sa.Connection, statements: Sequence[str]) -> list[Sequence[Any]]:
@@ -111,7 +111,7 @@ def execute_texts(conn: sa.Connection, statements: Sequence[str]) -> list[Sequen
         return found
 
     sql = "; ".join(statements)
-    return _on_cursor(conn, sql, execute)
+    return on_cursor(conn, sql, execute)
 
 
 def execute_in_turn(conn: sa.Connection, statements: Iterator[str]) -> None:
@@ -128,7 +128,7 @@ def execute_in_turn(conn: sa.Connection, statements: Iterator[str]) -> None:
         return next(statements, None)
 
     connection: Any = conn.connection.dbapi_connection
-    _on_cursor(conn, "several statements", lambda _: connection.run_async(execute))
+    on_cursor(conn, "several statements", lambda _: connection.run_async(execute))
 
 
 class Script:
@@ -151,7 +151,7 @@ class Script:
                 replies.append((cursor.rowcount, cursor.lastrowid))
             return replies
 
-        return _on_cursor(conn, sql, execute)
+        return on_cursor(conn, sql, execute)
 
 
 class _Compiled:
@@ -207,8 +207,8 @@ def is_own(conn: sa.Connection) -> bool:
     return "threadkeep_own" in conn.get_execution_options()
 
 
-def _on_cursor(conn: sa.Connection, sql: str, work: Callable[[Any], T]) -> T:
-    """Work with a cursor of the driver, whose errors are SQLAlchemy's, as everywhere."""
+def on_cursor(conn: sa.Connection, sql: str, work: Callable[[Any], T]) -> T:
+    """Work with a cursor of the driver, on an engine of our own. Its errors are SQLAlchemy's, as everywhere."""
     if conn.connection.dbapi_connection is None:
         # A cancellation came while SQLAlchemy threw the connection away.
         raise ResourceClosedError("the connection is gone")

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from threadkeep import rules
 from threadkeep.errors import CheckpointerError
+from threadkeep.records import MessageRow
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.parameters import COUNT, NOW, THREAD
 from threadkeep.sql.prepared import Insert, Prepared, Row
@@ -222,6 +223,12 @@ class Hooks:
         raise NotImplementedError
 
     # ---- rows ------------------------------------------------------------------------------------------------
+
+    def append_in_one_go(
+        self, conn: sa.Connection, thread_id: str, rows: Sequence[MessageRow], stem: str
+    ) -> int | None:
+        """`messages.append`, for what most of them are, where there is a shorter way. None: nothing was done yet."""
+        return None
 
     def insert_if_absent(self, conn: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
         """Insert the row unless its key is taken, also by a transaction that commits while this one waits."""

@@ -31,7 +31,7 @@ def require_plain(rows: Sequence[MessageRow], most_rows: int, most_bytes: int) -
 
 def is_plain(rows: Sequence[MessageRow]) -> bool:
     """Whether the host has neither given ids nor wants to search."""
-    # An id may be that of a summary, which came while the statement waited and is not seen by it.
+    # On a server an id may be that of a summary, which came while the statement waited and is not seen by it.
     return not any(row.message_id is not None or row.search_text is not None for row in rows)
 
 

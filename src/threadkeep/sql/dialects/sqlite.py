@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -12,8 +12,11 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
 from threadkeep.errors import TransactionConflictError
+from threadkeep.records import MessageRow
+from threadkeep.sql.dialects import sqlite_append
 from threadkeep.sql.dialects.base import Failure, Hooks
-from threadkeep.sql.prepared import Prepared
+from threadkeep.sql.dialects.shortcuts import is_plain
+from threadkeep.sql.prepared import Prepared, is_own
 from threadkeep.sql.tables import threads
 
 _BEGIN = Prepared(sa.text("BEGIN IMMEDIATE"))
@@ -71,6 +74,14 @@ class SQLiteHooks(Hooks):
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # As precise as SQLite's clock, written like all times of ours.
         return sa.func.strftime("%Y-%m-%d %H:%M:%f", "now", f"{after:+.3f} seconds").concat("000")
+
+    def append_in_one_go(
+        self, conn: sa.Connection, thread_id: str, rows: Sequence[MessageRow], stem: str
+    ) -> int | None:
+        run_ids = {row.run_id for row in rows}
+        if not is_own(conn) or len(run_ids) > 1 or not is_plain(rows):
+            return None
+        return sqlite_append.append(conn, thread_id, rows, stem, *run_ids)
 
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:

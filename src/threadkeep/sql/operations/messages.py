@@ -75,6 +75,9 @@ _TAKEN_WHERE_TOLD = _taken_in(messages).where(Among(messages.c.seq, SEQS))
 
 def append(conn: sa.Connection, hooks: Hooks, thread_id: str, rows: Sequence[MessageRow], stem: str) -> int:
     """Add the rows at the next seqs; return the last of them."""
+    added = hooks.append_in_one_go(conn, thread_id, rows, stem)
+    if added is not None:
+        return added
     now = rules.utc_now()
     last_seq = hooks.allocate(conn, thread_id, len(rows), now)
     if named := {row.run_id for row in rows if row.run_id is not None}:
