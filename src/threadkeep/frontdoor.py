@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from threadkeep import resuming
+from threadkeep import message_log, resuming
 from threadkeep.checkpoints import Checkpoints
 from threadkeep.codec import Codec, used_up
 from threadkeep.context import Context
@@ -82,7 +82,7 @@ class CheckpointerMethods:
 
     async def append(self, thread_id: str, messages: Sequence[Any]) -> None:
         """See `protocol.MinimalCheckpointer.append`."""
-        await self.messages.append(thread_id, messages)
+        await message_log.append(self._store, self._codec, check_id("thread_id", thread_id), messages)
 
     async def save_extra(self, thread_id: str, extra: dict[str, Any]) -> None:
         """See `protocol.MinimalCheckpointer.save_extra`."""

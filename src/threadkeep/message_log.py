@@ -11,10 +11,20 @@ from threadkeep.errors import InvalidIdError, MessageNotFoundError
 from threadkeep.ids import check_id
 from threadkeep.message_ids import made_id, message_id_in, new_stem, refuse_foreign
 from threadkeep.parts import part_of
-from threadkeep.records import MessageRecord, Part, StoredEntry
+from threadkeep.records import MessageRecord, MessageRow, Part, StoredEntry
 from threadkeep.store import Store
 
 MAX_SEQ = 2**63 - 1
+
+
+async def append(
+    store: Store, codec: Codec, thread_id: str, messages: Sequence[Any], message_ids: Sequence[str | None] | None = None
+) -> tuple[list[MessageRow], str, int]:
+    """Append the messages: as which rows, what the ids begin with that are made for them, and the last seq."""
+    rows = codec.encode_messages(messages, message_ids)
+    rules.refuse_same_id_twice(thread_id, rows)
+    stem = new_stem()
+    return rows, stem, await store.append(thread_id, rows, stem) if rows else 0
 
 
 class MessageLog:
@@ -37,12 +47,7 @@ class MessageLog:
             raise InvalidIdError("message_ids", message_ids, "it is one string where a list of ids belongs")
         if message_ids is not None and len(message_ids) != len(messages):
             raise ValueError(f"there are {len(messages)} messages and {len(message_ids)} message_ids")
-        rows = self._codec.encode_messages(messages, message_ids)
-        rules.refuse_same_id_twice(thread_id, rows)
-        if not rows:
-            return []
-        stem = new_stem()
-        last_seq = await self._store.append(thread_id, rows, stem)
+        rows, stem, last_seq = await append(self._store, self._codec, thread_id, messages, message_ids)
         seqs = range(last_seq - len(rows) + 1, last_seq + 1)
         return [row.message_id or made_id(stem, seq) for row, seq in zip(rows, seqs, strict=True)]
 

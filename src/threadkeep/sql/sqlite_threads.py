@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from os import PathLike, fspath
 from queue import SimpleQueue
@@ -107,14 +107,26 @@ def _answer(future: asyncio.Future[Any], outcome: Outcome) -> None:
 class _Write:
     """A write that waits for the writer."""
 
-    def __init__(self, work: Work[Any]) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
         self.decision = Decision()
         self.since = loop.time()
         self.answer: asyncio.Future[Any] = loop.create_future()
-        self.settled: asyncio.Future[None] = loop.create_future()
-        """Done when its transaction is over, also for a caller who was cancelled."""
+        self._is_over = False
+        self._over: asyncio.Future[None] | None = None
+
+    def end(self, outcome: Outcome) -> None:
+        """Its transaction is over."""
+        _answer(self.answer, outcome)
+        self._is_over = True
+        if self._over is not None:
+            self._over.set_result(None)
+
+    async def until_over(self) -> None:
+        """Wait for that, as a caller who was cancelled does."""
+        if not self._is_over:
+            self._over = asyncio.get_running_loop().create_future()
+            await until_done(self._over)
 
 
 class _Writer(_Worker):
@@ -139,7 +151,7 @@ class _Writer(_Worker):
         self.refuse_if_closed()
         if self._loop is not asyncio.get_running_loop():
             self._rest()
-        write = _Write(work)
+        write = _Write(work, self._loop)
         self._waiting.append(write)
         if self._at_rest.is_set():
             self._go_on()
@@ -147,7 +159,7 @@ class _Writer(_Worker):
             result: T = await write.answer
         except asyncio.CancelledError:
             if not write.decision.cancel():
-                await until_done(write.settled)
+                await write.until_over()
             raise
         return result
 
@@ -170,15 +182,14 @@ class _Writer(_Worker):
         error = together.error
         outcomes = [Outcome(error=error)] * len(group) if error else together.result
         for write, outcome in zip(group, outcomes, strict=True):
-            _answer(write.answer, outcome)
-            write.settled.set_result(None)
+            write.end(outcome)
         if error is not None:
             # Whatever this group waited for in vain, those behind it have waited for as well.
             too_long = self._loop.time() - self._transactions.lock_timeout
             while self._waiting and self._waiting[0].since <= too_long:
                 _answer(self._waiting.popleft().answer, Outcome(error=error))
         # Not now: who is answered may write again at once, and then shares the next transaction.
-        asyncio.get_running_loop().call_soon(self._go_on)
+        self._loop.call_soon(self._go_on)
 
 
 class SQLiteThreads:
@@ -210,12 +221,16 @@ class SQLiteThreads:
         self._idle.clear()
 
     async def read(self, work: Work[T]) -> T:
-        async with self._alone():
-            return await self._reader.run(work)
+        if self._path == IN_MEMORY:
+            async with self._in_turn():
+                return await self._reader.run(work)
+        return await self._reader.run(work)
 
     async def write(self, work: Work[T]) -> T:
-        async with self._alone():
-            return await self._writer.write(work)
+        if self._path == IN_MEMORY:
+            async with self._in_turn():
+                return await self._writer.write(work)
+        return await self._writer.write(work)
 
     async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> Any:
         raise NotImplementedError("SQLite has no shortcuts: what it saves is in the driver")
@@ -223,7 +238,7 @@ class SQLiteThreads:
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:
         if self._path == IN_MEMORY:
-            async with self._alone():
+            async with self._in_turn():
                 yield self._writer.run
             return
         worker = self._idle.pop() if self._idle else _Worker(self._engine, "transaction")
@@ -234,9 +249,6 @@ class SQLiteThreads:
                 self._idle.append(worker)
             else:
                 await worker.close()
-
-    def _alone(self) -> AbstractAsyncContextManager[None]:
-        return self._in_turn() if self._path == IN_MEMORY else nullcontext()
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -42,8 +41,7 @@ class Decision:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._made: str | None = None
+        self._made: dict[str, str] = {}
 
     def commit(self) -> bool:
         """Whether the commit may go on."""
@@ -54,9 +52,8 @@ class Decision:
         return self._make("cancel")
 
     def _make(self, decision: str) -> bool:
-        with self._lock:
-            self._made = self._made or decision
-            return self._made == decision
+        # One step, also between threads: whoever comes second finds what the first has set.
+        return self._made.setdefault("decision", decision) == decision
 
 
 class Transactions(Protocol):
