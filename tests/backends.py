@@ -1,6 +1,5 @@
 """The backends every contract test runs on, each with a database of its own for each test."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -53,8 +52,7 @@ async def connections_in_use(checkpointer: Any) -> int:
     connections = opened.get().connections
     if hasattr(connections, "engine"):
         # A group may still be waiting for its connection, to find that all have gone with another one.
-        while connections._running:
-            await asyncio.wait([*connections._running])
+        await connections._in_use.until_all_have_left()
         return int(connections.engine.pool.checkedout())
 
     def open_transaction(conn: sa.Connection) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -44,6 +44,27 @@ class Connections(Protocol):
     def hold(self) -> AbstractAsyncContextManager[Run]: ...
 
 
+class _Presence:
+    """Counts the calls that are under way."""
+
+    def __init__(self) -> None:
+        self._present = 0
+        self._left = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._present += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._present -= 1
+        if not self._present:
+            self._left.set()
+
+    async def until_all_have_left(self) -> None:
+        while self._present:
+            self._left.clear()
+            await self._left.wait()
+
+
 class EngineConnections:
     """Connections of an AsyncEngine. One that is the host's is never disposed."""
 
@@ -52,7 +73,7 @@ class EngineConnections:
         self.engine = engine
         self._owned = owned
         self._open_first = open_first
-        self._running: set[asyncio.Future[None]] = set()
+        self._in_use = _Presence()
         self._gatherings = {
             shortcut: Gathering(
                 partial(self._send, shortcut.together), interruptible=transactions.hooks.interruptible_shortcuts
@@ -76,8 +97,7 @@ class EngineConnections:
     async def close(self) -> None:
         if self._owned:
             # A connection that a call still has would come back to nobody.
-            while self._running:
-                await asyncio.wait([*self._running])
+            await self._in_use.until_all_have_left()
             await self.engine.dispose()
 
     async def _run(self, work: Work[T]) -> T:
@@ -96,22 +116,12 @@ class EngineConnections:
             with self.engine.sync_engine.connect() as conn:
                 return on(conn)
 
-        with self._in_use():
+        with self._in_use:
             if self._owned:
                 # What AsyncEngine.connect() and run_sync() do, in one step where those take five, and a task.
                 return await greenlet_spawn(on_a_connection)
             async with self._connected() as conn:
                 return await conn.run_sync(on)
-
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        done = asyncio.get_running_loop().create_future()
-        self._running.add(done)
-        try:
-            yield
-        finally:
-            self._running.discard(done)
-            done.set_result(None)
 
     async def read(self, work: Work[T]) -> T:
         return await self._cancellable(self._run(work))
@@ -128,7 +138,7 @@ class EngineConnections:
         gathering = self._gatherings.get(shortcut)
         if gathering is None:
             return await self._write_alone(shortcut, args)
-        with gathering, self._in_use():
+        with gathering, self._in_use:
             result = await gathering.made(args)
             return await self._write_alone(shortcut, args) if result is NOT_MADE else result
 
