@@ -8,7 +8,7 @@ from typing import Any
 from threadkeep import rules
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidIdError, MessageNotFoundError
-from threadkeep.ids import check_id
+from threadkeep.ids import check_id, shown
 from threadkeep.message_ids import made_id, message_id_in, new_stem, refuse_foreign
 from threadkeep.parts import part_of
 from threadkeep.records import MessageRecord, MessageRow, Part, StoredEntry
@@ -45,6 +45,10 @@ class MessageLog:
         thread_id = check_id("thread_id", thread_id)
         if isinstance(message_ids, str):
             raise InvalidIdError("message_ids", message_ids, "it is one string where a list of ids belongs")
+        if message_ids is not None and not isinstance(message_ids, Sequence):
+            # A set, say: which of its ids would be whose?
+            reason = f"it is a {type(message_ids).__name__} where a list of ids belongs"
+            raise InvalidIdError("message_ids", shown(message_ids), reason)
         if message_ids is not None and len(message_ids) != len(messages):
             raise ValueError(f"there are {len(messages)} messages and {len(message_ids)} message_ids")
         rows, stem, last_seq = await append(self._store, self._codec, thread_id, messages, message_ids)

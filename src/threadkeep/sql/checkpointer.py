@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from os import PathLike
+from os import PathLike, fsdecode
 from typing import Any, Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -182,6 +182,8 @@ class SQLiteCheckpointer(SQLCheckpointer):
         owner: str | None = None,
         searchable: Searchable = False,
     ) -> None:
+        if not isinstance(db_path, AsyncEngine):
+            _check_path(fsdecode(db_path))
         super().__init__(
             db_path if isinstance(db_path, AsyncEngine) else None,
             message_type=message_type,
@@ -206,6 +208,12 @@ class SQLiteCheckpointer(SQLCheckpointer):
             async with one_at_a_time():
                 await database.write(upgrade_connection)
             await super()._check(database)
+
+
+def _check_path(path: str) -> None:
+    # An empty one is a database for SQLite, too: one that nobody else sees, and that is gone when it is closed.
+    if not path or "\0" in path:
+        raise ValueError(f"{path!r} is no path: give that of a file, or ':memory:'")
 
 
 class _ServerCheckpointer(SQLCheckpointer):

@@ -24,10 +24,12 @@ from threadkeep.sql.connections import Connections, Run
 from threadkeep.sql.dialects import Failure, Hooks, NoShortcutError, Shortcut
 from threadkeep.sql.transactions import (
     StaleConnectionError,
+    TransactionLostError,
     Work,
     begin_or_stale,
     in_savepoint,
     roll_back_quietly,
+    unless_lost,
 )
 
 T = TypeVar("T")
@@ -136,8 +138,7 @@ class Database:
                     raise _ours(self.hooks.classify(error), error, joined=True) from error
             except BaseException:
                 joined.end("the transaction is over: it was rolled back")
-                # Also when cancelled, and again: the connection goes back clean, or not at all.
-                await to_its_end(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
+                await self._roll_back(run)
                 raise
 
     async def _begin(self, stack: AsyncExitStack) -> Run:
@@ -151,7 +152,7 @@ class Database:
                         await _cancellable(run(lambda conn: begin_or_stale(conn, transactions)))
                     except asyncio.CancelledError:
                         # A thread that is beginning goes on with it: what it has begun must end before it is idle.
-                        await to_its_end(_awaited(run(lambda conn: roll_back_quietly(conn, transactions))))
+                        await self._roll_back(run)
                         raise
                     stack.push_async_exit(this_attempt.pop_all())
                     return run
@@ -163,6 +164,15 @@ class Database:
             except SQLAlchemyError as error:
                 raise _unexpected(error) from error
         raise AssertionError("unreachable")
+
+    async def _roll_back(self, run: Run) -> None:
+        """Also when cancelled, and again: the connection goes back clean, or not at all."""
+
+        async def roll_back() -> None:
+            with suppress(CheckpointerError):  # it was closed meanwhile, and with it went the transaction
+                await run(lambda conn: roll_back_quietly(conn, self.connections.transactions))
+
+        await to_its_end(roll_back())
 
 
 class Joined:
@@ -188,8 +198,10 @@ class Joined:
     async def read(self, work: Work[T]) -> T:
         """Read what this transaction sees."""
         if self._hooks.error_aborts:
-            return await self._attempt(lambda conn: in_savepoint(conn, work))
-        return await self._attempt(work)
+            return await self._attempt(lambda conn: in_savepoint(conn, self._hooks, work))
+        if self._of_host:
+            return await self._attempt(work)  # it may not have begun yet
+        return await self._attempt(lambda conn: unless_lost(conn, self._hooks, work))
 
     async def write(self, work: Work[T], at_once: AtOnce | None = None) -> T:
         """Write as a part of this transaction, where no shortcut is one."""
@@ -197,7 +209,7 @@ class Joined:
         def part(conn: sa.Connection) -> T:
             if self._of_host:
                 self._hooks.join(conn)
-            return in_savepoint(conn, work)
+            return in_savepoint(conn, self._hooks, work)
 
         return await self._attempt(part)
 
@@ -216,6 +228,13 @@ class Joined:
                 ours = _ours(self._hooks.classify(error), error, joined=True)
                 self._end_if_lost(ours)
                 raise ours from error
+            except TransactionLostError as error:
+                lost = CheckpointerError(
+                    "the database has undone all of this transaction, and not just this operation:"
+                    f" roll back and run all of it again: {_reason(error.__cause__)}"
+                )
+                self.end(str(lost))
+                raise lost from error.__cause__
             except TransactionConflictError as error:
                 self._end_if_lost(error)
                 raise
@@ -229,7 +248,7 @@ class Joined:
 
 def _ours(failure: Failure, error: DBAPIError, *, joined: bool = False, reading: bool = False) -> Exception:
     """The error the caller gets instead of the driver's."""
-    reason = str(error.orig)
+    reason = _reason(error)
     match failure:
         case Failure.LOCK_TIMEOUT:
             return CheckpointerLockTimeoutError(
@@ -251,6 +270,10 @@ def _ours(failure: Failure, error: DBAPIError, *, joined: bool = False, reading:
     return CheckpointerError(f"the database refused the operation{so_what}: {reason}")
 
 
+def _reason(error: BaseException | None) -> str:
+    return str(error.orig if isinstance(error, DBAPIError) else error)
+
+
 def _unexpected(error: SQLAlchemyError) -> Exception:
     if isinstance(error, PoolTimeoutError):
         return CheckpointerLockTimeoutError(
@@ -270,8 +293,3 @@ async def _cancellable(work: Awaitable[T]) -> T:
         if task.cancelling() > requests:
             raise asyncio.CancelledError from error
         raise
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    """As a coroutine, of which a task can be made."""
-    return await work

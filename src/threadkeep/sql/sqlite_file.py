@@ -63,7 +63,9 @@ def _write_ahead(conn: sqlite3.Connection, deadline: float) -> None:
     """Set the file, once and for good, to the mode in which readers and the writer do not wait for each other."""
     while conn.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         try:
-            conn.execute("PRAGMA journal_mode = WAL")
+            ((mode,),) = conn.execute("PRAGMA journal_mode = WAL").fetchall()
+            if mode != "wal":
+                raise sqlite3.NotSupportedError(f"its journal mode stays {mode}, where readers and writers need WAL")
         except sqlite3.OperationalError as error:
             # SQLite does not wait here: another process may be opening the same new file.
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:

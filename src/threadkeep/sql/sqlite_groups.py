@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from threadkeep.sql.transactions import (
     AbandonedError,
+    TransactionLostError,
     Transactions,
     Work,
     begin_or_stale,
@@ -17,6 +18,9 @@ from threadkeep.sql.transactions import (
     in_transaction,
     roll_back_quietly,
 )
+
+_NEARLY_ALL = 0.95
+"""Of the time that a write may wait: what is left of it then need not be told to the connection."""
 
 
 class Attempt(NamedTuple):
@@ -33,25 +37,38 @@ class Outcome(NamedTuple):
     error: BaseException | None = None
 
 
-class _TransactionLostError(Exception):
-    """SQLite has rolled back all of it, as it does when the disk is full."""
+def write_together(
+    conn: sa.Connection, transactions: Transactions, attempts: Sequence[Attempt], patience: float
+) -> list[Outcome]:
+    """Make these writes: each all or nothing, whatever becomes of the others. Wait no longer for the lock than this."""
+    if patience > _NEARLY_ALL * transactions.lock_timeout:
+        return _write_together(conn, transactions, attempts)
+    set_patience(conn, patience)
+    try:
+        return _write_together(conn, transactions, attempts)
+    finally:
+        set_patience(conn, transactions.lock_timeout)
 
 
-def write_together(conn: sa.Connection, transactions: Transactions, attempts: Sequence[Attempt]) -> list[Outcome]:
-    """Make these writes: each all or nothing, whatever becomes of the others."""
+def set_patience(conn: sa.Connection, seconds: float) -> None:
+    """Let this connection wait for the lock as long as that, from now on."""
+    conn.exec_driver_sql(f"PRAGMA busy_timeout = {max(0, round(seconds * 1000))}")
+
+
+def _write_together(conn: sa.Connection, transactions: Transactions, attempts: Sequence[Attempt]) -> list[Outcome]:
     if len(attempts) > 1:
         begin_or_stale(conn, transactions)
         try:
-            outcomes = [_part(conn, attempt) for attempt in attempts]
+            outcomes = [_part(conn, transactions, attempt) for attempt in attempts]
             transactions.commit(conn)
             return outcomes
-        except (SQLAlchemyError, _TransactionLostError):
+        except (SQLAlchemyError, TransactionLostError):
             # None of them has happened, and alone each gets the answer that is its own.
             roll_back_quietly(conn, transactions)
     return [_alone(conn, transactions, attempt) for attempt in attempts]
 
 
-def _part(conn: sa.Connection, attempt: Attempt) -> Outcome:
+def _part(conn: sa.Connection, transactions: Transactions, attempt: Attempt) -> Outcome:
     def unless_abandoned(conn: sa.Connection) -> Any:
         result = attempt.work(conn)
         if not attempt.may_commit():
@@ -59,11 +76,10 @@ def _part(conn: sa.Connection, attempt: Attempt) -> Outcome:
         return result
 
     try:
-        return Outcome(in_savepoint(conn, unless_abandoned))
+        return Outcome(in_savepoint(conn, transactions.hooks, unless_abandoned))
+    except TransactionLostError:
+        raise
     except Exception as error:
-        driver: Any = conn.connection.driver_connection
-        if not driver.in_transaction:
-            raise _TransactionLostError from error
         return Outcome(error=error)
 
 

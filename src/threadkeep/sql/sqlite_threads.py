@@ -1,7 +1,7 @@
 """SQLite on threads of its own: a whole operation is one hop to a thread that has the connection.
 
 Through an async driver every single call would be a hop. Reads have a connection and a thread to themselves, because a
-read queued behind a writer would wait for whatever that writer waits for; so does each transaction.
+read queued behind a writer would wait for whatever that writer waits for; so do transactions, one after another.
 
 Writes that wait for the writer share its next transaction, and so one flush to the disk: see `_Writer`.
 """
@@ -19,11 +19,12 @@ from threading import Thread
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from threadkeep.errors import CheckpointerError, CheckpointerLockTimeoutError
-from threadkeep.sql.cancelling import until_done
+from threadkeep.sql.cancelling import to_its_end, until_done
 from threadkeep.sql.connections import Run
-from threadkeep.sql.dialects import Shortcut
+from threadkeep.sql.dialects import Failure, Shortcut
 from threadkeep.sql.engines import OPERATING
 from threadkeep.sql.sqlite_file import IN_MEMORY, WholeReads, connect
 from threadkeep.sql.sqlite_groups import Attempt, Outcome, write_together
@@ -176,20 +177,27 @@ class _Writer(_Worker):
             return
         self._at_rest.clear()
         attempts = [Attempt(write.work, write.decision.commit) for write in group]
-        self._submit(lambda conn: write_together(conn, self._transactions, attempts), partial(self._answer_each, group))
+        # They wait for the lock as long as the first of them may.
+        patience = self._transactions.lock_timeout - (self._loop.time() - group[0].since)
+        self._submit(
+            lambda conn: write_together(conn, self._transactions, attempts, patience),
+            partial(self._answer_each, group),
+        )
 
     def _answer_each(self, group: list[_Write], together: Outcome) -> None:
-        error = together.error
-        outcomes = [Outcome(error=error)] * len(group) if error else together.result
-        for write, outcome in zip(group, outcomes, strict=True):
-            write.end(outcome)
-        if error is not None:
-            # Whatever this group waited for in vain, those behind it have waited for as well.
-            too_long = self._loop.time() - self._transactions.lock_timeout
-            while self._waiting and self._waiting[0].since <= too_long:
-                _answer(self._waiting.popleft().answer, Outcome(error=error))
+        outcomes = [Outcome(error=together.error)] * len(group) if together.error else together.result
+        too_long = self._loop.time() - self._transactions.lock_timeout
+        for write, outcome in zip(reversed(group), reversed(outcomes), strict=True):
+            if write.since > too_long and self._came_too_late(outcome.error):
+                self._waiting.appendleft(write)  # it has come after the first, and may wait on
+            else:
+                write.end(outcome)
         # Not now: who is answered may write again at once, and then shares the next transaction.
         self._loop.call_soon(self._go_on)
+
+    def _came_too_late(self, error: BaseException | None) -> bool:
+        """Whether the lock was not to be had in time."""
+        return isinstance(error, DBAPIError) and self._transactions.hooks.classify(error) is Failure.LOCK_TIMEOUT
 
 
 class SQLiteThreads:
@@ -216,6 +224,10 @@ class SQLiteThreads:
 
     async def close(self) -> None:
         self._is_open = False
+        # Whoever cancels it: a thread would stay, with its connection, as long as the program.
+        await to_its_end(self._close())
+
+    async def _close(self) -> None:
         for worker in {self._writer, self._reader, *self._idle}:
             await worker.close()
         self._idle.clear()
@@ -237,27 +249,33 @@ class SQLiteThreads:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:
-        if self._path == IN_MEMORY:
-            async with self._in_turn():
+        async with self._in_turn():
+            self._writer.refuse_if_closed()
+            if self._path == IN_MEMORY:
                 yield self._writer.run
-            return
-        worker = self._idle.pop() if self._idle else _Worker(self._engine, "transaction")
-        try:
-            yield worker.run
-        finally:
-            if self._is_open:
-                self._idle.append(worker)
-            else:
-                await worker.close()
+                return
+            worker = self._idle.pop() if self._idle else _Worker(self._engine, "transaction")
+            try:
+                yield worker.run
+            finally:
+                if self._is_open:
+                    self._idle.append(worker)
+                else:
+                    await to_its_end(worker.close())
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[None]:
+        """One after another: calls for the only connection of a `:memory:` database, and else transactions.
+
+        SQLite has one that writes at a time, so each further one would be a thread that only waits.
+        """
         try:
             async with asyncio.timeout(self._lock_timeout):
                 await self._turn.acquire()
         except TimeoutError:
+            what = "the only connection of this :memory: database" if self._path == IN_MEMORY else "a transaction"
             raise CheckpointerLockTimeoutError(
-                f"the only connection of this :memory: database was in use for more than {self._lock_timeout:g} s"
+                f"another caller had {what} open for more than {self._lock_timeout:g} s"
             ) from None
         try:
             yield

@@ -34,10 +34,15 @@ class AbandonedError(Exception):
     """The caller was cancelled before the commit: the write was rolled back."""
 
 
+class TransactionLostError(Exception):
+    """The database has rolled back all of a transaction, and not just the operation that failed in it: its cause."""
+
+
 class Decision:
     """Decides between a commit and a cancellation: whichever comes first.
 
-    So a cancelled write has either happened by the time its caller sees CancelledError, or never will.
+    So on SQLite a cancelled write has either happened by the time its caller sees CancelledError, or never will. (A
+    server may still be at work on a COMMIT that it was sent.)
     """
 
     def __init__(self) -> None:
@@ -178,17 +183,32 @@ def roll_back_quietly(conn: sa.Connection, transactions: Transactions) -> None:
         raise
 
 
-def in_savepoint(conn: sa.Connection, work: Work[T]) -> T:
-    """Run the work inside a transaction that is open already. If it fails, no trace of it is left there."""
+def in_savepoint(conn: sa.Connection, hooks: Hooks, work: Work[T]) -> T:
+    """Run the work inside a transaction that is open already. If it fails, no trace of it is left there.
+
+    Raises TransactionLostError if there is no transaction any more.
+    """
     # Plain statements: SQLAlchemy's begin_nested doubles the cost.
     _SAVEPOINT.count(conn, {})
     try:
-        result = work(conn)
+        result = unless_lost(conn, hooks, work)
+    except TransactionLostError:
+        raise
     except BaseException:
         _undo_savepoint(conn)
         raise
     _RELEASE.count(conn, {})
     return result
+
+
+def unless_lost(conn: sa.Connection, hooks: Hooks, work: Work[T]) -> T:
+    """Run the work inside a transaction. Raises TransactionLostError if it fails, and there is none any more."""
+    try:
+        return work(conn)
+    except Exception as error:
+        if hooks.has_lost_transaction(conn):
+            raise TransactionLostError from error
+        raise
 
 
 def _undo_savepoint(conn: sa.Connection) -> None:

@@ -328,6 +328,8 @@ class MessagesContract:
                 await checkpointer.append("thread", [named(name)])
         with pytest.raises(InvalidIdError, match="message_ids"):
             await checkpointer.messages.append("thread", [said("x")], message_ids="a")
+        with pytest.raises(InvalidIdError, match="it is a set where a list of ids belongs"):
+            await checkpointer.messages.append("thread", [said("x"), said("y")], message_ids={"a", "b"})
         with pytest.raises(ValueError, match="1 messages and 2 message_ids"):
             await checkpointer.messages.append("thread", [said("x")], message_ids=["a", "b"])
         for limit in (0, -1, 1.5, "1", True, 2**63):

@@ -125,6 +125,10 @@ class Hooks:
                 "the connection is in AUTOCOMMIT mode, where nothing is all or none: pass one without"
             )
 
+    def has_lost_transaction(self, conn: sa.Connection) -> bool:
+        """Whether the database has ended the transaction that was begun there, without an error that says so."""
+        return False
+
     def lock_limit(self, lock_timeout: float) -> str:
         """How the server is told how long to wait for a lock, where a setting of the connection does not say it."""
         return ""

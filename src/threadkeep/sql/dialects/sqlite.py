@@ -71,6 +71,10 @@ class SQLiteHooks(Hooks):
                 ) from error
             raise
 
+    def has_lost_transaction(self, conn: sa.Connection) -> bool:
+        # SQLite undoes all of it when the disk is full or broken, and what comes next would be committed alone.
+        return not conn.invalidated and not _in_transaction(conn)
+
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # As precise as SQLite's clock, written like all times of ours.
         return sa.func.strftime("%Y-%m-%d %H:%M:%f", "now", f"{after:+.3f} seconds").concat("000")
