@@ -61,7 +61,7 @@ async def test_a_transaction_that_was_undone_is_over(backend: Backend) -> None:
         assert await texts(cp, "thread") == ["before", "after"]
 
 
-@pytest.mark.parametrize("backend", ["aiosqlite-of-host", "aiosqlite-of-host-with-begin"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite", "aiosqlite-of-host", "aiosqlite-of-host-with-begin"], indirect=True)
 async def test_a_host_learns_that_its_transaction_was_undone(backend: Backend) -> None:
     """With its own rows. It may commit all the same: then there is nothing to commit."""
     assert backend.engine is not None
@@ -183,7 +183,7 @@ async def test_a_close_that_is_cancelled_leaves_no_thread(path: Path) -> None:
 # ---- patience ---------------------------------------------------------------------------------------------
 
 
-async def test_each_write_waits_as_long_as_it_may_and_not_for_others_as_well(path: Path) -> None:
+async def test_on_sqlite_each_write_waits_as_long_as_it_may_and_not_for_others_as_well(path: Path) -> None:
     """The first waits alone. Who came with it has no time left then, and who came later has what is left of its own."""
     async with SQLiteCheckpointer(path, lock_timeout=2) as cp:
         with closing(sqlite3.connect(path, isolation_level=None)) as another:
