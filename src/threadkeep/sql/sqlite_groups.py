@@ -43,14 +43,14 @@ def write_together(
     """Make these writes: each all or nothing, whatever becomes of the others. Wait no longer for the lock than this."""
     if patience > _NEARLY_ALL * transactions.lock_timeout:
         return _write_together(conn, transactions, attempts)
-    set_patience(conn, patience)
+    _set_patience(conn, patience)
     try:
         return _write_together(conn, transactions, attempts)
     finally:
-        set_patience(conn, transactions.lock_timeout)
+        _set_patience(conn, transactions.lock_timeout)
 
 
-def set_patience(conn: sa.Connection, seconds: float) -> None:
+def _set_patience(conn: sa.Connection, seconds: float) -> None:
     """Let this connection wait for the lock as long as that, from now on."""
     conn.exec_driver_sql(f"PRAGMA busy_timeout = {max(0, round(seconds * 1000))}")
 
