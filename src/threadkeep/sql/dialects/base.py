@@ -70,6 +70,19 @@ def _locking(changed: sa.Column[Any], to: Any, *columns: sa.Column[Any]) -> Any:
     return statement.returning(threads.c.thread_id, threads.c.deleted_at.label("deleted"), *columns)
 
 
+def taking(insert: Callable[[sa.Table], Any], *columns: sa.Column[Any]) -> Any:
+    """The upsert that creates the thread, locks it, and takes its next seqs; it returns whether it was deleted, too."""
+    return (
+        insert(threads)
+        .values(thread_id=THREAD, extra=sa.literal_column("'{}'"), last_seq=COUNT, created_at=NOW, updated_at=NOW)
+        .on_conflict_do_update(
+            index_elements=[threads.c.thread_id],
+            set_={"last_seq": threads.c.last_seq + COUNT, "updated_at": NOW},
+        )
+        .returning(threads.c.deleted_at, *columns)
+    )
+
+
 _BEGIN, _ROLLBACK = Prepared(sa.text("BEGIN")), Prepared(sa.text("ROLLBACK"))
 _NEXT_COMPLETION_SEQ = Prepared(
     sa.update(threads)
@@ -207,15 +220,7 @@ class Hooks:
 
     @cache  # noqa: B019 - there is one instance a dialect, and it lives as long as the program
     def _upsert(self, *columns: sa.Column[Any]) -> Prepared:
-        return Prepared(
-            self.insert(threads)
-            .values(thread_id=THREAD, extra="{}", last_seq=COUNT, created_at=NOW, updated_at=NOW)
-            .on_conflict_do_update(
-                index_elements=[threads.c.thread_id],
-                set_={"last_seq": threads.c.last_seq + COUNT, "updated_at": NOW},
-            )
-            .returning(threads.c.deleted_at, *columns)
-        )
+        return Prepared(taking(self.insert, *columns))
 
     # ---- time ------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from sqlalchemy.dialects import sqlite
 
 from threadkeep import rules
 from threadkeep.records import MessageRow
+from threadkeep.sql.dialects.base import taking
 from threadkeep.sql.message_rows import placed
-from threadkeep.sql.parameters import COUNT, NOW, RUN, THREAD
+from threadkeep.sql.parameters import RUN, THREAD
 from threadkeep.sql.prepared import on_cursor
 from threadkeep.sql.tables import messages, runs, threads
 
@@ -23,15 +24,7 @@ _BY_NAME: Any = sqlite.dialect(paramstyle="named")
 _BY_PLACE: Any = sqlite.dialect()
 _as_stored: Any = threads.c.updated_at.type.dialect_impl(_BY_NAME).bind_processor(_BY_NAME)
 
-_TAKE = str(
-    sqlite.insert(threads)
-    .values(thread_id=THREAD, extra=sa.literal_column("'{}'"), last_seq=COUNT, created_at=NOW, updated_at=NOW)
-    .on_conflict_do_update(
-        index_elements=[threads.c.thread_id], set_={"last_seq": threads.c.last_seq + COUNT, "updated_at": NOW}
-    )
-    .returning(threads.c.deleted_at, threads.c.last_seq)
-    .compile(dialect=_BY_NAME)
-)
+_TAKE = str(taking(sqlite.insert, threads.c.last_seq).compile(dialect=_BY_NAME))
 _COMPLETED = str(
     sa.select(runs.c.run_id)
     .where(runs.c.thread_id == THREAD, runs.c.run_id == RUN, runs.c.completed_at.is_not(None))
