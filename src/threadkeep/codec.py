@@ -95,18 +95,19 @@ class Codec:
         return rows
 
     def _encode_message(self, message: Any, index: int, given: str | None, doubtful: list[int]) -> MessageRow:
+        name = f"messages[{index}]"
         own_id, run_id, role, metadata = read_fields(message)
         if given is None and own_id is not None:
             # A class may call it "" before there is one, or have a method of that name.
             given = None if own_id == "" or callable(own_id) else own_id
-        message_id = None if given is None else check_given_id(f"messages[{index}].message_id", given)
-        run_id = None if run_id is None else check_id(f"messages[{index}].run_id", run_id)
+        message_id = None if given is None else check_given_id(f"{name}.message_id", given)
+        run_id = None if run_id is None else check_id(f"{name}.run_id", run_id)
         payload = self._dump_exactly(message)
         if payload is None:
             doubtful.append(index)
-            payload = _dump(self._dump_message, message, f"messages[{index}]", self._check_message)
+            payload = _dump(self._dump_message, message, name, self._check_message)
         return MessageRow(
-            within(payload, f"messages[{index}]", self.max_value_bytes),
+            within(payload, name, self.max_value_bytes),
             FORMAT_JSON,
             run_id,
             _role_mirror(role),

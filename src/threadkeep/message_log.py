@@ -43,14 +43,13 @@ class MessageLog:
         it. Raises DuplicateIdError if one is taken, and then nothing was written.
         """
         thread_id = check_id("thread_id", thread_id)
-        if isinstance(message_ids, str):
-            raise InvalidIdError("message_ids", message_ids, "it is one string where a list of ids belongs")
-        if message_ids is not None and not isinstance(message_ids, Sequence):
-            # A set, say: which of its ids would be whose?
-            reason = f"it is a {type(message_ids).__name__} where a list of ids belongs"
-            raise InvalidIdError("message_ids", shown(message_ids), reason)
-        if message_ids is not None and len(message_ids) != len(messages):
-            raise ValueError(f"there are {len(messages)} messages and {len(message_ids)} message_ids")
+        if message_ids is not None:
+            # One string would be taken apart, and which of the ids in a set would be whose?
+            if isinstance(message_ids, str) or not isinstance(message_ids, Sequence):
+                reason = f"it is a {type(message_ids).__name__} where a list of ids belongs"
+                raise InvalidIdError("message_ids", shown(message_ids), reason)
+            if len(message_ids) != len(messages):
+                raise ValueError(f"there are {len(messages)} messages and {len(message_ids)} message_ids")
         rows, stem, last_seq = await append(self._store, self._codec, thread_id, messages, message_ids)
         seqs = range(last_seq - len(rows) + 1, last_seq + 1)
         return [row.message_id or made_id(stem, seq) for row, seq in zip(rows, seqs, strict=True)]

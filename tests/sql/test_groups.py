@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from backends import migrated_file
+from sql.full_disk import leave_little_room
 from threadkeep import (
     CheckpointerError,
     CheckpointerLockTimeoutError,
@@ -356,11 +357,6 @@ def fills_the_disk(conn: sa.Connection) -> None:
     """More than fits: SQLite gives up the whole transaction. See `leave_little_room`."""
     runs.claim_run(conn, SQLITE, "lost", "run")
     conn.execute(sa.update(tables.threads).where(tables.threads.c.thread_id == "lost").values(extra="x" * 1_000_000))
-
-
-def leave_little_room(conn: sa.Connection) -> None:
-    pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
-    conn.exec_driver_sql(f"PRAGMA max_page_count = {pages + 50}")
 
 
 def fails_to_commit(conn: sa.Connection) -> None:

@@ -12,24 +12,17 @@ import pytest
 import sqlalchemy as sa
 
 from backends import BACKENDS, Backend, migrated_file
-from threadkeep import CheckpointerError, CheckpointerLockTimeoutError, SQLiteCheckpointer, TextContent, UserMessage
+from sql.full_disk import leave_little_room
+from sql.turn_writes import said
+from threadkeep import CheckpointerError, CheckpointerLockTimeoutError, SQLiteCheckpointer
 from threadkeep.sql.sqlite_file import connect
 
 MORE_THAN_FITS = "x" * 6_000_000
 """Also than SQLite keeps in memory: so it meets the full disk in the middle, and gives up the whole transaction."""
 
 
-def said(text: str) -> UserMessage:
-    return UserMessage(content=[TextContent(text=text)])
-
-
 async def texts(cp: Any, thread_id: str) -> list[str]:
     return [message.content[0].text for message in (await cp.load(thread_id)).messages]
-
-
-def leave_little_room(conn: sa.Connection) -> None:
-    pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
-    conn.exec_driver_sql(f"PRAGMA max_page_count = {pages + 50}")
 
 
 # ---- a transaction that the database gives up -------------------------------------------------------------

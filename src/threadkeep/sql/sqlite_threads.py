@@ -233,16 +233,16 @@ class SQLiteThreads:
         self._idle.clear()
 
     async def read(self, work: Work[T]) -> T:
-        if self._path == IN_MEMORY:
-            async with self._in_turn():
-                return await self._reader.run(work)
-        return await self._reader.run(work)
+        if self._path != IN_MEMORY:
+            return await self._reader.run(work)
+        async with self._in_turn():
+            return await self._reader.run(work)
 
     async def write(self, work: Work[T]) -> T:
-        if self._path == IN_MEMORY:
-            async with self._in_turn():
-                return await self._writer.write(work)
-        return await self._writer.write(work)
+        if self._path != IN_MEMORY:
+            return await self._writer.write(work)
+        async with self._in_turn():
+            return await self._writer.write(work)
 
     async def write_at_once(self, shortcut: Shortcut, args: Sequence[Any]) -> Any:
         raise NotImplementedError("SQLite has no shortcuts: what it saves is in the driver")
