@@ -190,7 +190,8 @@ def _disconnect_all(kind: str, name: str) -> None:
                 raise
 
 
-# Neither server has both: MySQL is about to lose the one, MariaDB never had the other.
+# Neither server has both: MySQL is about to lose the one, MariaDB never had the other. SHOW PROCESSLIST has the
+# statements of all, cut off and with bytes that no driver can read as text.
 PROCESSES = {"mysql": "performance_schema.processlist", "mariadb": "information_schema.processlist"}
 _NO_SUCH_PROCESS = 1094  # it went by itself in the meantime
 

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from servers import PROCESSES
@@ -27,8 +28,9 @@ class Server:
 
     async def _sessions(self, condition_there: str, condition_elsewhere: str) -> set[int]:
         if self.on_postgresql:
-            sessions = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            return await self._ids(f"{sessions} AND {condition_there}")
+            # The server's own workers visit databases, too: autovacuum comes when it wants.
+            clients = "backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()"
+            return await self._ids(f"SELECT pid FROM pg_stat_activity WHERE {clients} AND {condition_there}")
         sessions = f"SELECT id FROM {self._processes} WHERE db = database() AND id <> connection_id()"
         return await self._ids(f"{sessions} AND {condition_elsewhere}")
 
@@ -37,6 +39,12 @@ class Server:
 
     async def all(self) -> set[int]:
         return await self._sessions("true", "true")
+
+    async def until_connected(self, count: int) -> None:
+        """There are so many sessions: one that was closed is seen for a moment more."""
+        async with asyncio.timeout(LONG):
+            while len(await self.all()) != count:
+                await asyncio.sleep(0.02)
 
     async def busy(self) -> set[int]:
         """Those that execute something, or wait."""
@@ -60,16 +68,21 @@ class Server:
                 await asyncio.sleep(0.02)
 
     async def kill(self, session: int) -> None:
+        """It is gone after that."""
         statement = f"SELECT pg_terminate_backend({session})" if self.on_postgresql else f"KILL {session}"
-        await self._looking.execute(sa.text(statement))
+        with suppress(DBAPIError):  # of MySQL, for one that a pool has closed by itself
+            await self._looking.execute(sa.text(statement))
+        async with asyncio.timeout(LONG):
+            while session in await self.all():
+                await asyncio.sleep(0.01)
 
     @asynccontextmanager
-    async def messages_locked(self) -> AsyncIterator[int]:
-        """Nobody can write a message meanwhile, or read one. The session that has the lock."""
+    async def locked(self, table: str) -> AsyncIterator[int]:
+        """Nobody can write to it meanwhile, or read from it. The session that has the lock."""
         own_id, lock, unlock = (
-            ("pg_backend_pid()", "BEGIN; LOCK TABLE cubepi_messages IN ACCESS EXCLUSIVE MODE", "COMMIT")
+            ("pg_backend_pid()", f"BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE", "COMMIT")
             if self.on_postgresql
-            else ("connection_id()", "LOCK TABLES cubepi_messages WRITE", "UNLOCK TABLES")
+            else ("connection_id()", f"LOCK TABLES {table} WRITE", "UNLOCK TABLES")
         )
         async with self._looking.engine.connect() as locking:
             (session,) = (await locking.execute(sa.text(f"SELECT {own_id}"))).one()

@@ -160,7 +160,7 @@ async def test_a_crowd_whose_connection_breaks_has_an_unknown_outcome(backend: B
         threads = [f"{number}" for number in range(CROWD)]
         for thread_id in threads:
             await cp.append(thread_id, [said("first")])
-        async with server.messages_locked() as locker:
+        async with server.locked("cubepi_messages") as locker:
             crowd = [asyncio.create_task(cp.append(thread_id, [said("lost")])) for thread_id in threads]
             while not all(task.done() for task in crowd):
                 for session in await server.busy() - {locker}:
@@ -224,7 +224,7 @@ async def test_a_crowd_before_a_locked_table_can_leave(backend: Backend, server:
         threads = [f"{number}" for number in range(CROWD)]
         for thread_id in threads:
             await cp.append(thread_id, [said("first")])
-        async with server.messages_locked():
+        async with server.locked("cubepi_messages"):
             crowd = [asyncio.create_task(cp.append(thread_id, [said("never")])) for thread_id in threads]
             await server.until_waiting(3)
             for task in crowd:
@@ -243,7 +243,7 @@ async def test_closing_lets_a_crowd_end(backend: Backend, server: Server) -> Non
         crowd = [asyncio.ensure_future(TURN["append"](cp, f"{number}")) for number in range(CROWD)]
         await asyncio.sleep(0)  # they have come, and nothing has been sent
     await asyncio.gather(*crowd)
-    assert await server.all() == set()
+    await server.until_connected(0)
     async with backend.opened() as cp:
         for number in range(CROWD):
             assert await appended(cp, f"{number}") == ["first", "1", "2"]

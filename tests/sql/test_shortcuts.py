@@ -570,6 +570,7 @@ async def test_lock_waits_are_bounded_and_the_limit_stays_with_the_write(
             await outcome_of(write(cp, "thread"), "thread")
         assert await settings() == set_up
         await server.until_quiet()
+        await server.until_connected(len(connected))
         assert await server.all() == connected  # as ever: none had to be given up
 
 
