@@ -44,7 +44,7 @@ class _AboutRun(_About):
 class ThreadNotFoundError(_AboutThread):
     """No such thread."""
 
-    template = "there is no thread {thread_id!r}"
+    template = "there is no thread {thread_id!r}: threads.list() has those that are there"
 
 
 class ThreadAlreadyExistsError(_AboutThread):
@@ -143,7 +143,7 @@ class ToolCallSettledError(_About):
     thread_id: str
     call_id: str
     state: str
-    template = "call {call_id!r} of thread {thread_id!r} is {state}, and that stands: nothing was written"
+    template = "call {call_id!r} of thread {thread_id!r} is {state}, and that stands: read it with ledger.get()"
 
 
 class ToolCallMismatchError(_AboutCall):
@@ -164,7 +164,7 @@ class _AboutMessage(_About):
 class MessageNotFoundError(_AboutMessage):
     """The thread has no message, and no summary, of this id."""
 
-    template = "thread {thread_id!r} has no message {message_id!r}"
+    template = "thread {thread_id!r} has no message {message_id!r}: messages.list() has those that are there"
 
 
 class SummaryNotFoundError(MessageNotFoundError):
@@ -189,7 +189,7 @@ class PartNotFoundError(_About):
     thread_id: str
     message_id: str
     index: int
-    template = "message {message_id!r} of thread {thread_id!r} has no part {index}"
+    template = "message {message_id!r} of thread {thread_id!r} has no part {index}: parts.of() has those that are there"
 
 
 class ImmutableFieldError(_About):

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -75,14 +76,14 @@ CASES: list[tuple[list[str], int, str]] = [
     (["demo", "--keep", "no/such/folder.db"], FAILED, "there is no folder"),
     (["demo", "--keep", "what?.db"], MISUSED, "cannot be written as a URL"),
     # threads and runs
-    (["show", GOOD, "nowhere"], FAILED, "no thread 'nowhere'"),
+    (["show", GOOD, "nowhere"], FAILED, "no thread 'nowhere': 'threadkeep threads URL'"),
     (["show", GOOD, " space"], MISUSED, "white space"),
     (["show", GOOD, "x" * 256], MISUSED, "256 bytes"),
-    (["resume", GOOD, "nowhere"], FAILED, "no thread 'nowhere'"),
-    (["resume", GOOD, "nowhere", "--repair"], FAILED, "no thread 'nowhere'"),
+    (["resume", GOOD, "nowhere"], FAILED, "no thread 'nowhere': 'threadkeep threads URL'"),
+    (["resume", GOOD, "nowhere", "--repair"], FAILED, "no thread 'nowhere': 'threadkeep threads URL'"),
     (["resume", GOOD, "\x1b[31m"], MISUSED, "control character"),
-    (["threads", GOOD, "--parent", "nowhere"], FAILED, "no thread 'nowhere'"),
-    (["threads", GOOD, "--after", "nowhere"], FAILED, "no thread 'nowhere'"),
+    (["threads", GOOD, "--parent", "nowhere"], FAILED, "no thread 'nowhere': 'threadkeep threads URL'"),
+    (["threads", GOOD, "--after", "nowhere"], FAILED, "no thread 'nowhere': 'threadkeep threads URL'"),
     (["fork", GOOD, "thread", "new", "--after=open"], FAILED, "not completed"),
     (["fork", GOOD, "thread", "\x1b[31m", "--after=open"], MISUSED, "control character"),
 ]
@@ -115,7 +116,13 @@ def test_a_row_that_does_not_decode_is_named(tmp_path: Path) -> None:
     assert outcome.code == FAILED
 
 
-_BOUND: list[socket.socket] = []
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """One that refuses, and goes on refusing: another test cannot get it while it is bound here."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        yield probe.getsockname()[1]
+
 
 # A password as it is, with the characters that end it too early, in the options, and where no URL was expected.
 LEAKS = [
@@ -138,19 +145,18 @@ LEAKS = [
 
 
 @pytest.mark.parametrize("words", LEAKS, ids=[" ".join(words) for words in LEAKS])
-def test_no_part_of_a_password_is_shown(words: list[str]) -> None:
-    outcome = run(*(word.format(port=closed_port()) for word in words))
+def test_no_part_of_a_password_is_shown(words: list[str], closed_port: int) -> None:
+    outcome = run(*(word.format(port=closed_port) for word in words))
 
     assert outcome.code in (FAILED, MISUSED)
     assert "sesa" not in told(outcome)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_a_server_that_is_not_there_is_named(scheme: str) -> None:
-    port = closed_port()
-    outcome = run("threads", f"{scheme}://user:sesame@127.0.0.1:{port}/x")
+def test_a_server_that_is_not_there_is_named(scheme: str, closed_port: int) -> None:
+    outcome = run("threads", f"{scheme}://user:sesame@127.0.0.1:{closed_port}/x")
 
-    assert f"cannot connect to {scheme}://***@127.0.0.1:{port}/x: Connection refused" in told(outcome)
+    assert f"cannot connect to {scheme}://***@127.0.0.1:{closed_port}/x: Connection refused" in told(outcome)
     assert outcome.code == FAILED
 
 
@@ -172,12 +178,3 @@ def test_a_wrong_password_is_told_and_not_shown(kind: str) -> None:
     assert "Access denied" in told(outcome)
     assert "sesame" not in outcome.err
     assert outcome.code == FAILED
-
-
-def closed_port() -> int:
-    """One that refuses, and goes on refusing: another test cannot get it while it is bound here."""
-    probe = socket.socket()
-    probe.bind(("127.0.0.1", 0))
-    _BOUND.append(probe)
-    port: int = probe.getsockname()[1]
-    return port

@@ -3,12 +3,13 @@
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import pytest
 
 import threadkeep
-from threadkeep import errors
+from threadkeep import MemoryCheckpointer, errors
 from threadkeep.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -164,6 +165,17 @@ def test_the_text_names_every_id(kind: type[Exception], holds: Any) -> None:
     for value in holds if isinstance(holds, list) else holds.values():
         shown = f"{value:,}" if kind is MessageTooLargeError and isinstance(value, int) else str(value)
         assert shown in text
+
+
+def test_what_was_not_found_says_where_to_look() -> None:
+    """With a method that there is."""
+    cp = MemoryCheckpointer()
+    not_found = [made(kind, holds) for kind, holds in CLASSES if kind.__name__.endswith("NotFoundError")]
+    assert len(not_found) == 5
+    for error in not_found:
+        if not isinstance(error, ToolCallNotFoundError):  # which says to issue it first
+            (namespace, method) = re.findall(r": (\w+)\.(\w+)\(\)", str(error))[0]
+            assert callable(getattr(getattr(cp, namespace), method))
 
 
 @each_class

@@ -10,7 +10,7 @@ import typer
 from sqlalchemy.exc import DBAPIError
 
 from threadkeep.cli.terminal import printable
-from threadkeep.errors import CheckpointerError, CubepiSchemaError, InvalidIdError
+from threadkeep.errors import CheckpointerError, CubepiSchemaError, InvalidIdError, ThreadNotFoundError
 
 # What all usage errors derive from. Old releases of typer have it from click, new ones from a copy of click.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -57,6 +57,9 @@ def _line(error: Exception) -> tuple[str, int]:
             return f"{_without_secrets(error.format_message())} (see '{command} --help')", MISUSED
         case InvalidIdError():
             return str(error), MISUSED
+        case ThreadNotFoundError():
+            where = "'threadkeep threads URL' lists those that are there"
+            return f"there is no thread {error.thread_id!r}: {where}", FAILED
         case CheckpointerError() | CubepiSchemaError():
             return str(error), FAILED
         case DBAPIError():
