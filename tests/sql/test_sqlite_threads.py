@@ -199,6 +199,35 @@ async def test_on_sqlite_each_write_waits_as_long_as_it_may_and_not_for_others_a
         assert await asking == 2000
 
 
+async def test_on_sqlite_a_transaction_waits_for_its_turn_and_for_the_lock_as_long_as_it_may_and_no_longer(
+    path: Path,
+) -> None:
+    async with SQLiteCheckpointer(path, lock_timeout=4) as cp, SQLiteCheckpointer(path, lock_timeout=3) as other:
+
+        async def transact() -> None:
+            async with cp.transaction() as tx:
+                await tx.append("thread", [said("too late")])
+
+        with closing(sqlite3.connect(path, isolation_level=None)) as another:
+            async with cp.transaction():
+                waiting = asyncio.create_task(transact())
+                await asyncio.sleep(2)  # of its time
+            another.execute("BEGIN IMMEDIATE")  # before it comes to that
+            later = asyncio.create_task(other.append("thread", [said("later")]))
+            done, _ = await asyncio.wait([waiting, later], return_when=asyncio.FIRST_COMPLETED)
+            assert done == {waiting}  # it has two seconds left, and that one three
+            assert isinstance(waiting.exception(), CheckpointerLockTimeoutError)
+            another.execute("COMMIT")
+            await later
+        # And the next may wait as long as ever.
+        async with cp.transaction() as tx:
+            await tx.append("thread", [said("next")])
+        connections: Any = cp._opened.get().connections
+        (worker,) = connections._idle
+        assert await worker.run(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout").scalar_one()) == 4000
+        assert await texts(cp, "thread") == ["later", "next"]
+
+
 # ---- paths ------------------------------------------------------------------------------------------------
 
 

@@ -19,9 +19,6 @@ from threadkeep.sql.transactions import (
     roll_back_quietly,
 )
 
-_NEARLY_ALL = 0.95
-"""Of the time that a write may wait: what is left of it then need not be told to the connection."""
-
 
 class Attempt(NamedTuple):
     """A write, and whether its caller still wants it."""
@@ -37,25 +34,8 @@ class Outcome(NamedTuple):
     error: BaseException | None = None
 
 
-def write_together(
-    conn: sa.Connection, transactions: Transactions, attempts: Sequence[Attempt], patience: float
-) -> list[Outcome]:
-    """Make these writes: each all or nothing, whatever becomes of the others. Wait no longer for the lock than this."""
-    if patience > _NEARLY_ALL * transactions.lock_timeout:
-        return _write_together(conn, transactions, attempts)
-    _set_patience(conn, patience)
-    try:
-        return _write_together(conn, transactions, attempts)
-    finally:
-        _set_patience(conn, transactions.lock_timeout)
-
-
-def _set_patience(conn: sa.Connection, seconds: float) -> None:
-    """Let this connection wait for the lock as long as that, from now on."""
-    conn.exec_driver_sql(f"PRAGMA busy_timeout = {max(0, round(seconds * 1000))}")
-
-
-def _write_together(conn: sa.Connection, transactions: Transactions, attempts: Sequence[Attempt]) -> list[Outcome]:
+def write_together(conn: sa.Connection, transactions: Transactions, attempts: Sequence[Attempt]) -> list[Outcome]:
+    """Make these writes: each all or nothing, whatever becomes of the others."""
     if len(attempts) > 1:
         begin_or_stale(conn, transactions)
         try:

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 _TOGETHER = 100
 """Writes that share a transaction, at most: other processes wait for all of it."""
+_NEARLY_ALL = 0.95
+"""Of the time that a caller may wait: what is left of it then need not be told to the connection."""
 
 
 class _Worker:
@@ -103,6 +105,25 @@ def _answer(future: asyncio.Future[Any], outcome: Outcome) -> None:
         future.set_exception(outcome.error)
     else:
         future.set_result(outcome.result)
+
+
+def _waiting_at_most(seconds: float, usual: float, work: Work[T]) -> Work[T]:
+    """The same work, which waits for other processes no longer than this: its caller has waited before."""
+    if seconds > _NEARLY_ALL * usual:
+        return work
+
+    def impatient(conn: sa.Connection) -> T:
+        _set_patience(conn, seconds)
+        try:
+            return work(conn)
+        finally:
+            _set_patience(conn, usual)
+
+    return impatient
+
+
+def _set_patience(conn: sa.Connection, seconds: float) -> None:
+    conn.exec_driver_sql(f"PRAGMA busy_timeout = {max(0, round(seconds * 1000))}")
 
 
 class _Write:
@@ -178,11 +199,10 @@ class _Writer(_Worker):
         self._at_rest.clear()
         attempts = [Attempt(write.work, write.decision.commit) for write in group]
         # They wait for the lock as long as the first of them may.
-        patience = self._transactions.lock_timeout - (self._loop.time() - group[0].since)
-        self._submit(
-            lambda conn: write_together(conn, self._transactions, attempts, patience),
-            partial(self._answer_each, group),
-        )
+        usual = self._transactions.lock_timeout
+        left = usual - (self._loop.time() - group[0].since)
+        work = partial(write_together, transactions=self._transactions, attempts=attempts)
+        self._submit(_waiting_at_most(left, usual, work), partial(self._answer_each, group))
 
     def _answer_each(self, group: list[_Write], together: Outcome) -> None:
         outcomes = [Outcome(error=together.error)] * len(group) if together.error else together.result
@@ -249,14 +269,17 @@ class SQLiteThreads:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Run]:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
         async with self._in_turn():
             self._writer.refuse_if_closed()
             if self._path == IN_MEMORY:
                 yield self._writer.run
                 return
             worker = self._idle.pop() if self._idle else _Worker(self._engine, "transaction")
+            left = self._lock_timeout - (loop.time() - since)
             try:
-                yield worker.run
+                yield lambda work: worker.run(_waiting_at_most(left, self._lock_timeout, work))
             finally:
                 if self._is_open:
                     self._idle.append(worker)
