@@ -35,7 +35,7 @@ from threadkeep.errors import (
     TransactionConflictError,
     UnstorableValueError,
 )
-from threadkeep.frontdoor import Lease
+from threadkeep.frontdoor import CheckpointerMethods, Lease
 from threadkeep.memory import MemoryCheckpointer
 from threadkeep.message_ids import new_message_id
 from threadkeep.messages import (
@@ -95,6 +95,7 @@ __all__ = [
     "Checkpointer",
     "CheckpointerError",
     "CheckpointerLockTimeoutError",
+    "CheckpointerMethods",
     "Completed",
     "CompletionMarkerFailedError",
     "ConfirmRequest",

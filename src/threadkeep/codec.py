@@ -82,7 +82,10 @@ class Codec:
         self, messages: Sequence[Any], message_ids: Sequence[str | None] | None = None
     ) -> list[MessageRow]:
         """Encode all, or raise with the message's name: UnstorableValueError, InvalidIdError, MessageTooLargeError."""
+        _require_several(messages)
         ids = message_ids if message_ids is not None else [None] * len(messages)
+        if len(ids) != len(messages):
+            raise ValueError(f"there are {len(messages)} messages and {len(ids)} message_ids")
         # Few messages leave none, and nearly every append is of one.
         with _no_garbage() if len(messages) > _CHUNK else nullcontext():
             doubtful: list[int] = []
@@ -241,6 +244,12 @@ class Codec:
         return rules.decoded_extra(thread_id, text)
 
 
+def _require_several(messages: Any) -> None:
+    """Raise TypeError for what is no list of messages: a string or a dict, for one, would be taken apart."""
+    if type(messages) is not list and (isinstance(messages, str | bytes) or not isinstance(messages, Sequence)):
+        raise TypeError(f"messages is a {type(messages).__name__}: pass a list of messages, also for a single one")
+
+
 def _require_the_same(adapter: TypeAdapter[Any], again: Any, value: Any, name: str) -> None:
     """Raise UnstorableValueError for a value that would come back as something else."""
     with suppress(Exception):  # a host's own __eq__ may do anything, and pydantic's does not know its base class
@@ -251,7 +260,13 @@ def _require_the_same(adapter: TypeAdapter[Any], again: Any, value: Any, name: s
     with suppress(Exception):
         if not is_another and _plain(adapter, again) == _plain(adapter, value):
             return
-    raise UnstorableValueError(name, "it would come back as something else")
+    if type(again) is type(value):
+        raise UnstorableValueError(name, "it would come back as something else: its type does not describe all it has")
+    raise UnstorableValueError(
+        name,
+        f"it is a {type(value).__name__} and would come back as something else, a {type(again).__name__}: store one of"
+        f" those, or describe it by {'request_type' if name == 'request' else 'message_type'}",
+    )
 
 
 def _plain(adapter: TypeAdapter[Any], value: Any) -> Any:

@@ -68,13 +68,13 @@ class RunNotClaimedError(_AboutRun):
 class RunNotCompletedError(_AboutRun):
     """A fork or snapshot starts at a completed run; this one is unknown, open or abandoned."""
 
-    template = "run {run_id!r} of thread {thread_id!r} is not completed: only completed runs can be forked from"
+    template = "run {run_id!r} of thread {thread_id!r} is not completed: take one that is, see runs.list()"
 
 
 class RunAlreadyClaimedError(_AboutRun):
     """Somebody else has claimed the run and not completed it."""
 
-    template = "run {run_id!r} of thread {thread_id!r} is claimed already: use a new run id"
+    template = "run {run_id!r} of thread {thread_id!r} is claimed already: let its owner go on, or use a new run id"
 
 
 class RunAlreadyCompletedError(_AboutRun):
@@ -197,7 +197,10 @@ class ImmutableFieldError(_About):
 
     fields = ("name",)
     name: str
-    template = "{name}: what was stored of a message stays as it is, and only the status of a part may change"
+    template = (
+        "{name}: what was stored of a message stays as it is. Of its parts only the status may change, and none is"
+        " discarded"
+    )
 
 
 class StaleContextError(_About):

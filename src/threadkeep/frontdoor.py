@@ -27,9 +27,9 @@ from threadkeep.usage import UsageBook
 
 
 class CheckpointerMethods:
-    """What a checkpointer offers, and a transaction of it too. Promises are in `protocol.Checkpointer`.
+    """What a checkpointer offers, a transaction of it, and a lease: the type of what works with any of them.
 
-    In a transaction nothing can be held, for others cannot see it.
+    Promises are in `protocol.Checkpointer`. In a transaction nothing can be held, for others cannot see it.
     """
 
     def __init__(self, store: Store, codec: Codec, heartbeats: Heartbeats, *, is_transaction: bool = False) -> None:

@@ -104,8 +104,8 @@ async def _beat(every: float, renew: Callable[[], Awaitable[bool]]) -> None:
 
 def checked_ttl(ttl: float) -> float:
     """The ttl of a call or lease, or ValueError."""
-    if not 0 < ttl <= MAX_TTL:
-        raise ValueError(f"ttl is {ttl}: it must be positive, and at most {MAX_TTL:,} seconds")
+    if not isinstance(ttl, int | float) or not 0 < ttl <= MAX_TTL:
+        raise ValueError(f"ttl is {ttl!r}: it must be a number of seconds, positive and at most {MAX_TTL:,}")
     return ttl
 
 

@@ -38,7 +38,8 @@ def split_url(url: str) -> tuple[Backend, str]:
         return _SCHEMES[scheme], rest
     except KeyError:
         raise ValueError(
-            f"{scheme}:// is not among the databases Threadkeep runs on: sqlite, postgresql, mysql"
+            f"{scheme}:// is not among the URLs Threadkeep takes: write sqlite://, postgresql://, mysql:// or mariadb://,"
+            " without a driver"
         ) from None
 
 

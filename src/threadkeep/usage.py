@@ -64,8 +64,8 @@ class UsageBook:
         )
         return _record(await self._store.record_usage(row))
 
-    async def get(self, thread_id: str, message_id: str) -> UsageRecord | None:
-        """What this answer took, or None if nobody wrote it down."""
+    async def get(self, thread_id: str, message_id: Any) -> UsageRecord | None:
+        """What this answer took, or None if nobody wrote it down. It is given by its id, or as in `record`."""
         thread_id = check_id("thread_id", thread_id)
         refuse_foreign(thread_id, message_id)
         row = await self._store.get_usage(thread_id, message_id_in("message_id", message_id))

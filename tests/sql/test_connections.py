@@ -211,6 +211,13 @@ def test_sizes_that_make_no_pool_are_refused(kind: Any, sizes: dict[str, int]) -
         kind("postgresql://host/db", **sizes)
 
 
+async def test_values_that_the_server_does_not_carry_are_refused_on_entry(backend: Backend) -> None:
+    with pytest.raises(CheckpointerError, match="pass a smaller max_value_bytes"):
+        await backend.make(max_value_bytes=2**30).__aenter__()
+    async with backend.opened() as cp:
+        await cp.append("thread", [said("1")])
+
+
 UNOPENED = [
     SQLiteCheckpointer("nowhere.db"),
     PostgresCheckpointer("postgresql://nowhere/db"),

@@ -3,6 +3,7 @@
 import pickle
 import sqlite3
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,36 @@ async def test_an_id_that_is_no_text_makes_an_error_that_prints_and_pickles(valu
     with pytest.raises(InvalidIdError) as caught:
         await MemoryCheckpointer().load(value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [Box(), {"role": "user"}, "text", b"text", None, {1, 2}, iter([1])],
+    ids=["message", "dict", "str", "bytes", "none", "set", "iterator"],
+)
+async def test_what_is_no_list_of_messages_is_not_taken_apart(messages: Any) -> None:
+    cp = MemoryCheckpointer(message_type=Any)
+    with pytest.raises(TypeError, match=f"messages is a {type(messages).__name__}: pass a list"):
+        await cp.append("thread", messages)
+    with pytest.raises(TypeError, match="pass a list"):
+        await cp.messages.append("thread", messages, message_ids=["a"])
+    assert await cp.load("thread") is None
+
+
+async def test_a_dict_where_a_message_belongs_is_told_from_one() -> None:
+    with pytest.raises(UnstorableValueError, match=r"is a dict and would come back .* a UserMessage: .* message_type"):
+        await MemoryCheckpointer().append("thread", [{"role": "user", "content": []}])
+
+
+@pytest.mark.parametrize("ttl", ["1", None, 0, -1, float("nan"), 604_801, timedelta(seconds=1)])
+async def test_a_ttl_is_a_number_of_seconds(ttl: Any) -> None:
+    cp = MemoryCheckpointer()
+    with pytest.raises(ValueError, match="a number of seconds"):
+        async with cp.runs.lease("thread", "run", ttl=ttl):
+            raise AssertionError
+    with pytest.raises(ValueError, match="a number of seconds"):
+        await cp.ledger.issue("thread", "call", "tool", {}, ttl=ttl)
+    assert await cp.load("thread") is None
 
 
 async def test_a_key_that_cannot_be_printed_is_refused_with_its_path() -> None:

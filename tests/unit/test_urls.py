@@ -58,7 +58,7 @@ def test_what_is_no_url_is_refused_without_being_shown(url: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["oracle", "http", "postgresql+psycopg2", "mysql+pymysql", "SQLITE", "redis+x.y-z"])
 def test_another_scheme_is_named_and_nothing_more_of_the_url(scheme: str) -> None:
-    with pytest.raises(ValueError, match="not among the databases") as caught:
+    with pytest.raises(ValueError, match="not among the URLs") as caught:
         split_url(f"{scheme}://user:hidden@host/database")
     assert f"{scheme}://" in str(caught.value)
     assert "hidden" not in str(caught.value)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -35,6 +35,7 @@ from threadkeep.cli.databases import row_counts
 from threadkeep.cli.failures import MISUSED, Problem
 from threadkeep.cli.summaries import request_text, text_of
 from threadkeep.cli.terminal import out, printable, shortened
+from threadkeep.frontdoor import CheckpointerMethods
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -151,12 +152,13 @@ async def resume(cp: SQLiteCheckpointer, story: Story) -> None:
         raise AssertionError("it left the run's id with the request")
     story.say(f"{request.question_id} of {run_id} is waiting, after {len(data.messages)} messages")
     story.speak("human", "yes", "green")
-    answer = {"approved": True}
-    await story.call(cp.save_hitl_answer, THREAD, request.question_id, answer, run_id=run_id)
-    cleared = await story.call(
-        cp.clear_pending_request_if_matches, THREAD, question_id=request.question_id, run_id=run_id
-    )
-    story.say(f"{cleared}: of several who answer at once, one gets True and goes on")
+    async with story.transaction(cp) as tx:
+        cleared = await story.call(
+            tx.clear_pending_request_if_matches, THREAD, question_id=request.question_id, run_id=run_id
+        )
+        story.say(f"{cleared}: of several who answer at once one gets True, and its answer is stored")
+        answer = {"approved": True}
+        await story.call(tx.save_hitl_answer, THREAD, request.question_id, answer, run_id=run_id)
 
     story.chapter("The tool runs, the model answers, the run is complete")
     result = use_tool(_call_in(data.messages[-1]), run_id)
@@ -255,11 +257,17 @@ class Story:
         self._code(f'async with SQLiteCheckpointer("{printable(path.name)}") as cp:')
         return SQLiteCheckpointer(path)
 
+    def transaction(self, cp: SQLiteCheckpointer) -> AbstractAsyncContextManager[CheckpointerMethods]:
+        """Several calls that happen together, to be used with `async with`."""
+        self._code("async with cp.transaction() as tx:")
+        return cp.transaction()
+
     async def call(self, method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Show the call, and make it."""
         words = [_as_code(value) for value in args]
         words += [f"{name}={_as_code(value)}" for name, value in kwargs.items()]
-        self._code(f"await cp.{getattr(method, '__name__', method)}({', '.join(words)})")
+        whose = "cp" if isinstance(getattr(method, "__self__", None), SQLiteCheckpointer) else "tx"
+        self._code(f"await {whose}.{getattr(method, '__name__', method)}({', '.join(words)})")
         return await method(*args, **kwargs)
 
     async def append(

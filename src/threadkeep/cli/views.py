@@ -327,7 +327,10 @@ def _steps(report: ResumeReport) -> list[str]:
             " cp.parts.discard(thread_id, message_id)."
         )
     if report.pending_request is not None:
-        steps.append("Answer the question: cp.save_hitl_answer(…) and cp.clear_pending_request_if_matches(…).")
+        steps.append(
+            "Answer the question in a cp.transaction(): tx.clear_pending_request_if_matches(…), and if that was True,"
+            " tx.save_hitl_answer(…)."
+        )
     if RunState.ABANDONED in run_states:
         steps.append("Take over the abandoned run: cp.runs.lease(thread_id, run_id, ttl=…).")
     if RunState.CLAIMED in run_states:

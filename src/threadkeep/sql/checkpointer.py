@@ -122,10 +122,11 @@ class SQLCheckpointer(CheckpointerMethods):
     async def _check(self, database: Database) -> None:
         await database.read(lambda conn: check_schema(conn, self._hooks))
         carried = await database.read(self._hooks.max_value_bytes)
-        if carried is not None and carried < self._codec.max_value_bytes:
+        if carried < self._codec.max_value_bytes:
             raise CheckpointerError(
                 f"values of {self._codec.max_value_bytes:,} bytes are allowed, but server and driver carry only"
-                f" {carried:,}: raise the server's max_allowed_packet, or pass a smaller max_value_bytes"
+                f" {carried:,}: pass a smaller max_value_bytes, or, on MySQL and MariaDB, raise the server's"
+                " max_allowed_packet"
             )
 
     @asynccontextmanager

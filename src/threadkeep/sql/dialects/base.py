@@ -39,6 +39,8 @@ class Failure(Enum):
     OTHER = auto()
 
 
+_HALF_A_ROW = 500_000_000
+"""Bytes. A row of SQLite, and a message to PostgreSQL, ends at a gigabyte; a message's metadata is in its row twice."""
 Fresh = Callable[[sa.Select[Any]], sa.Select[Any]]
 """Makes a statement read what is committed by now."""
 
@@ -277,9 +279,9 @@ class Hooks:
 
     # ---- limits and migrations -------------------------------------------------------------------------------
 
-    def max_value_bytes(self, conn: sa.Connection) -> int | None:
-        """The largest encoded value that server and driver really carry, or None for no limit worth a word."""
-        return None
+    def max_value_bytes(self, conn: sa.Connection) -> int:
+        """The largest encoded value that server and driver really carry."""
+        return _HALF_A_ROW
 
     migration_lock_timeout: ClassVar[int] = 60
     """Seconds that an upgrade waits for a table. While it waits, everybody else waits behind it."""

@@ -181,7 +181,7 @@ class MySQLHooks(Hooks):
     def code(self, error: DBAPIError) -> Any:
         return error.orig.args[0] if error.orig and error.orig.args else None
 
-    def max_value_bytes(self, conn: sa.Connection) -> int | None:
+    def max_value_bytes(self, conn: sa.Connection) -> int:
         asked = "SELECT @@max_allowed_packet, @@sql_mode, @@character_set_client, @@character_set_connection"
         packet, mode, *charsets = conn.exec_driver_sql(asked).one()
         _require_utf8mb4(*charsets)
