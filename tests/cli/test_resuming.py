@@ -218,6 +218,20 @@ async def test_a_narrow_terminal_loses_no_word(sqlite_url: str, columns: int) ->
     assert uuid in "".join(line[:34].strip() if columns == 40 else line.strip() for line in table)
 
 
+@pytest.mark.parametrize("columns", [80, 40, 30])
+async def test_what_to_do_is_told_whole(sqlite_url: str, columns: int) -> None:
+    async with open_checkpointer(sqlite_url) as cp:
+        request = HitlRequest(question_id="q", payload=ConfirmRequest(prompt="?"), created_at=0)
+        await cp.save_pending_request("thread", request)
+        await cp.parts.append("thread", "m-1", "text", "half an")
+
+    lines = run_well("resume", sqlite_url, "thread", env={"COLUMNS": str(columns)}).lines
+    told = "".join(line.strip() for line in lines)
+    assert "…" not in told.replace("(…)", "")
+    assert "tx.clear_pending_request_if_matches(…)" in told
+    assert any(line.split() == ["message", "parts"] for line in lines)
+
+
 async def test_nothing_that_is_stored_can_command_the_terminal(sqlite_url: str) -> None:
     # Clear the screen, set the title, CSI in one character, NUL, text direction, rich's markup and emoji codes.
     hostile = "\x1b[2J \x1b]0;title\x07 \x9b31m \0 \u202eolleh [bold]loud[/] :smile:"

@@ -43,7 +43,10 @@ _STATE_STYLES: dict[str, str] = {
     RunState.ABANDONED: "red",
 }
 _ACTIVE = "active"
+_DEFAULT_AGENT = "default"
 _UUID = 36
+_HEADER = 8
+"""As much as the header of a column of ids takes, at most."""
 _INDENT = 2
 
 
@@ -77,13 +80,15 @@ def thread_table(records: Sequence[ThreadRecord]) -> Table:
     # Where there is less room still, the rest goes, and the ids stay.
     least = (12, 35, 44) if has_status else (12, 30, 40)
     has_counts, has_created, has_parent = (width >= _UUID + columns for columns in least)
-    has_status = has_status and has_created
+    has_status = has_status and has_created  # else below the ids, too
     room = width - _UUID - len(f"  9999  9999  {time}  ") - (18 if has_updated else 0) - (11 if has_status else 0)
     title_room = max(30, room - max(len(record.parent_thread_id or "parent") for record in records) - 4)
     room -= title_room + 2 if has_titles else 0
 
     def name(record: ThreadRecord) -> Text:
         text = an_id(record.thread_id)
+        if not has_status and (status := _status(record)):
+            text.append("\n").append(status)
         if record.title and not has_titles:
             text.append("\n").append(_title(record.title, _UUID))
         return text
@@ -236,6 +241,14 @@ def _record(record: ThreadRecord, window: Sequence[ContextItem]) -> Table:
         table.add_row("deleted", _deleted(record.deleted_at))
     if record.status != _ACTIVE:
         table.add_row("status", printable(record.status))
+    if record.metadata:
+        table.add_row("metadata", _json(record.metadata))
+    if model := " of ".join(filter(None, (record.model_id, record.provider_id))):
+        table.add_row("model", Text(printable(model)))
+    if record.agent != _DEFAULT_AGENT:
+        table.add_row("agent", Text(printable(record.agent)))
+    if record.system_prompt:
+        table.add_row("system prompt", Text(shortened(record.system_prompt, _VALUE_LIMIT)))
     table.add_row("created", f"{_time(record.created_at)} UTC")
     table.add_row("updated", f"{_time(record.updated_at)} UTC")
     summaries = sum(item.is_summary for item in window)
@@ -344,7 +357,7 @@ def _steps(report: ResumeReport) -> list[str]:
 def _numbered(steps: Sequence[str]) -> Table:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     for number, step in enumerate(steps, start=1):
         table.add_row(f"{number}.", step)
     return table
@@ -363,8 +376,8 @@ def _room_for(ids: Sequence[str], *, beside: int) -> int:
 
     As a least width it would be cut off elsewhere: rich shares out what is missing first, and looks at it afterwards.
     """
-    longest = min(_UUID, max(len(printable(id_)) for id_ in ids))
-    return max(min(longest, 8), min(longest, out().width - _INDENT - beside))
+    longest = max(_HEADER, min(_UUID, max(len(printable(id_)) for id_ in ids)))
+    return max(_HEADER, min(longest, out().width - _INDENT - beside))
 
 
 def _state(state: CallState | RunState) -> Text:
@@ -374,9 +387,12 @@ def _state(state: CallState | RunState) -> Text:
 def _extra(extra: dict[str, Any]) -> Table:
     table = _pairs()
     for key, value in extra.items():
-        text = json.dumps(value, ensure_ascii=False)
-        table.add_row(shortened(key, 30), Text(shortened(text, _VALUE_LIMIT)))
+        table.add_row(shortened(key, 30), _json(value))
     return table
+
+
+def _json(value: Any) -> Text:
+    return Text(shortened(json.dumps(value, ensure_ascii=False), _VALUE_LIMIT))
 
 
 def _pending(request: Any, run_id: str | None) -> Table:
