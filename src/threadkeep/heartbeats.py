@@ -6,8 +6,9 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from threadkeep.ids import check_id
@@ -18,8 +19,6 @@ T = TypeVar("T")
 MAX_TTL = 7 * 24 * 3600
 _BEATS = 3
 """In the time it takes to expire: one that fails, or comes late, ends nothing yet."""
-
-Key = tuple[str, str]
 
 
 _process = uuid.uuid4().hex
@@ -40,22 +39,27 @@ class Heartbeats:
     def __init__(self, owner: str | None) -> None:
         own = f"{_place()}:{uuid.uuid4().hex[:12]}"
         self.worker = Worker(own if owner is None else check_id("owner", owner), _process)
-        self.executing: dict[Key, Execution] = {}
-        """The calls that this process has issued and not settled."""
-        self._beating: dict[Key, asyncio.Task[None]] = {}
+        self.executing: dict[tuple[str, str], Execution] = {}
+        """The calls that this process has issued and not settled, by thread and call: the latest execution of each."""
+        self._beating: dict[Hashable, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
-    def start(self, key: Key, ttl: float, renew: Callable[[], Awaitable[bool]]) -> None:
+    def start(self, key: Hashable, ttl: float, renew: Callable[[], Awaitable[bool]]) -> None:
         """Renew it until it is stopped, or cannot be renewed any more."""
         self.stop(key)
-        self._beating[key] = asyncio.create_task(_beat(ttl / _BEATS, renew))
+        task = self._beating[key] = asyncio.create_task(_beat(ttl / _BEATS, renew))
+        task.add_done_callback(partial(self._has_ended, key))
 
-    def stop(self, key: Key) -> None:
+    def stop(self, key: Hashable) -> None:
         """It has ended."""
         task = self._beating.pop(key, None)
         if task is not None:
             task.cancel()
             self._wait_for(task)  # it may be beating right now, and has a connection to give back
+
+    def _has_ended(self, key: Hashable, task: asyncio.Task[None]) -> None:
+        if self._beating.get(key) is task:
+            del self._beating[key]
 
     def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work that goes on when whoever waits for it is cancelled."""

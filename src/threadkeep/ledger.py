@@ -20,7 +20,6 @@ from threadkeep.heartbeats import Heartbeats, checked_ttl
 from threadkeep.ids import check_id, check_optional_id
 from threadkeep.json_values import canonical, digest
 from threadkeep.records import (
-    ISSUED,
     CallState,
     Completed,
     Execution,
@@ -123,7 +122,7 @@ class Ledger:
 
     async def _let_go(self, call: StoredCall) -> None:
         """Nobody knows what came of it: say so now, not when it expires."""
-        self._forget(_key(call))
+        self._forget(call)
         with suppress(Exception):  # then it expires
             await self._store.let_go_of_call(*_key(call), call.execution)
 
@@ -180,7 +179,7 @@ class Ledger:
         stored, execute = await self._heartbeats.or_undone(issuing, self._undo)
         if execute:
             self._heartbeats.executing[_key(stored)] = stored.execution
-            self._heartbeats.start(_key(stored), ttl, partial(self._renew, stored, ttl))
+            self._heartbeats.start(_beat(stored), ttl, partial(self._renew, stored, ttl))
         return stored, execute
 
     async def _undo(self, issued: tuple[StoredCall, bool]) -> None:
@@ -193,8 +192,10 @@ class Ledger:
         if await self._store.renew_call(*_key(call), call.execution, ttl):
             return True
         now = await self._store.get_call(*_key(call))
-        if now is None or now.status != ISSUED:  # settled elsewhere, in a transaction perhaps
-            self._heartbeats.executing.pop(_key(call), None)
+        # In a transaction of ours perhaps. One that failed may be executed by another worker by now: this process must
+        # not forget that it has lost it, or what it says late would pass for news.
+        if now is not None and now.status == CallState.COMPLETED:
+            self._forget_execution(call)
         return False
 
     async def complete(self, thread_id: str, call_id: str, result: Any) -> LedgerEntry:
@@ -271,12 +272,17 @@ class Ledger:
         key = check_id("thread_id", thread_id), check_id("call_id", call_id)
         stored = await self._store.settle_call(*key, self._encoded(outcome), execution, by_hand)
         if not self._is_transaction:  # which may still be rolled back; if not, the next beat finds nothing to renew
-            self._forget(key)
+            self._forget(stored)
         return self._entry(stored)
 
-    def _forget(self, key: tuple[str, str]) -> None:
-        self._heartbeats.executing.pop(key, None)
-        self._heartbeats.stop(key)
+    def _forget(self, call: StoredCall) -> None:
+        """This execution has ended. A later one, of this process too, goes on."""
+        self._forget_execution(call)
+        self._heartbeats.stop(_beat(call))
+
+    def _forget_execution(self, call: StoredCall) -> None:
+        if self._heartbeats.executing.get(_key(call)) == call.execution:
+            del self._heartbeats.executing[_key(call)]
 
     def _encoded(self, outcome: Completed | Failed) -> StoredOutcome:
         if isinstance(outcome, Completed):
@@ -297,6 +303,10 @@ def _told(error: Exception) -> str:
 
 def _key(call: StoredCall) -> tuple[str, str]:
     return call.thread_id, call.call_id
+
+
+def _beat(call: StoredCall) -> tuple[str, str, Execution]:
+    return call.thread_id, call.call_id, call.execution
 
 
 def _checked(outcome: Any) -> Completed | Failed:

@@ -51,16 +51,15 @@ class Runs:
         token = await self._heartbeats.or_undone(acquiring, lambda token: self._store.release_lease(Fence(*key, token)))
         fence = Fence(*key, token)
         lease = self._leased(fence)
-        beat = f"lease {token}", "\n".join(key)
 
         async def renew() -> bool:
             lease.is_lost = lease.is_lost or not await self._store.renew_lease(fence, ttl)
             return not lease.is_lost
 
-        self._heartbeats.start(beat, ttl, renew)
+        self._heartbeats.start(fence, ttl, renew)
         try:
             yield lease
         finally:
-            self._heartbeats.stop(beat)
+            self._heartbeats.stop(fence)
             with suppress(Exception):  # then it expires by itself
                 await self._store.release_lease(fence)

@@ -1,6 +1,7 @@
 """Several workers on one database: what one may say of another's calls and leases."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,17 @@ import pytest
 
 from backends import BACKENDS, Backend
 from threadkeep import (
+    AssistantMessage,
     Completed,
     Failed,
     LeaseHeldError,
+    LeaseLostError,
+    TextContent,
+    ToolCall,
     ToolCallInFlightError,
     ToolCallSettledError,
+    TransactionConflictError,
+    UserMessage,
 )
 
 SHARED = ["sqlite", "postgresql", "mysql", "mariadb"]
@@ -31,6 +38,10 @@ async def dies_with(cp: Any, *call: Any, **options: Any) -> None:
     cp._heartbeats.worker = cp._heartbeats.worker._replace(process="that life")
     assert (await cp.ledger.issue(*call, **options)).execute
     await cp._heartbeats.close()
+
+
+def asked(text: str, run_id: str) -> UserMessage:
+    return UserMessage(content=[TextContent(text=text)], run_id=run_id)
 
 
 async def expired(cp: Any, call_id: str) -> None:
@@ -75,6 +86,19 @@ async def test_a_worker_that_was_given_up_cannot_settle_what_another_executes(ba
         with pytest.raises(ToolCallSettledError, match="taken over"):
             async with slow.transaction() as tx:
                 await tx.ledger.complete("thread", "call", "late")
+        assert (await other.ledger.complete("thread", "call", "paid")).result == "paid"
+
+
+async def test_it_cannot_either_after_it_has_seen_that_it_failed(backend: Backend) -> None:
+    async with backend.opened() as slow, backend.opened() as other:
+        await slow.ledger.issue("thread", "call", "pay", {}, ttl=0.3)
+        beating = [*slow._heartbeats._beating.values()]
+        time.sleep(0.4)  # noqa: ASYNC251 - the process is paused for longer than its call lasts
+        await other.ledger.resolve("thread", "call", Failed("not there"))
+        await asyncio.gather(*beating)  # awake again, it looks
+        assert (await other.ledger.issue("thread", "call", "pay", {})).execute
+        with pytest.raises(ToolCallSettledError, match="taken over"):
+            await slow.ledger.complete("thread", "call", "late")
         assert (await other.ledger.complete("thread", "call", "paid")).result == "paid"
 
 
@@ -160,6 +184,45 @@ async def test_a_busy_thread_does_not_end_a_call_that_was_issued_through_a_lease
                 await asyncio.sleep(0.02)
                 renewed = await other.ledger.get("thread", "call")
         assert renewed.state == "in_flight"
+
+
+@pytest.mark.parametrize("backend", SHARED[1:], indirect=True)
+async def test_a_repair_does_not_end_the_call_that_it_leaves_alone(backend: Backend) -> None:
+    """Nor does a look at it that settles nothing, for as long as the transaction lasts."""
+    asking = AssistantMessage(content=[ToolCall(id="call", name="pay", arguments={})])
+    async with backend.opened() as worker, backend.opened() as other:
+        await worker.append("thread", [asking])
+        first = (await worker.ledger.issue("thread", "call", "pay", {}, ttl=0.6)).entry
+        async with other.transaction() as tx:
+            assert await tx.repair("thread") == []
+            with pytest.raises(ToolCallInFlightError):
+                await tx.ledger.resolve("thread", "call", Failed())
+            seen = await worker.ledger.get("thread", "call")
+            renewed = seen
+            while renewed.expires_at == seen.expires_at:
+                assert renewed.state == "in_flight"
+                await asyncio.sleep(0.02)
+                renewed = await worker.ledger.get("thread", "call")
+        assert renewed.expires_at > first.expires_at
+
+
+OF_HOST = ["postgresql-of-host", "mysql-of-host", "mariadb-of-host"]
+
+
+@pytest.mark.parametrize("backend", OF_HOST, indirect=True)
+async def test_an_old_snapshot_does_not_bring_a_lost_lease_back(backend: Backend) -> None:
+    """A host's REPEATABLE READ. The lease went with its thread, or was released, after the snapshot."""
+    async with backend.opened() as first, backend.opened() as second:
+        async with first.runs.lease("thread", "run", ttl=60) as lease:
+            with pytest.raises((LeaseLostError, TransactionConflictError)):
+                async with lease.transaction() as tx:
+                    assert await tx.load("thread") is not None  # the snapshot
+                    await second.threads.delete("thread")
+                    async with second.runs.lease("thread", "run", ttl=60) as other:
+                        await other.append("thread", [asked("second", "run")])
+                        await tx.append("thread", [asked("first", "run")])
+        messages = (await second.load("thread")).messages
+        assert [message.content[0].text for message in messages] == ["second"]
 
 
 @pytest.mark.parametrize("backend", SHARED[1:], indirect=True)

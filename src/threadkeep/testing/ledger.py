@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -167,6 +168,31 @@ class LedgerContract:
             await asyncio.sleep(0.02)
             renewed = await checkpointer.ledger.get("thread", "call")
         assert renewed.expires_at > entry.expires_at
+
+    async def test_an_attempt_that_ends_late_does_not_end_the_next_one(self, checkpointer: Any) -> None:
+        ledger = checkpointer.ledger
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def refused(**_: Any) -> None:
+            began.set()
+            await may_end.wait()
+            raise ConnectionError("refused")
+
+        first = asyncio.create_task(ledger.once("thread", "call", "pay", ARGS, refused, ttl=0.3))
+        await began.wait()
+        time.sleep(0.4)  # noqa: ASYNC251 - the whole loop stands still, heartbeats and all, and the call expires
+        await ledger.resolve("thread", "call", Failed("the bank knows nothing"))
+        second = (await ledger.issue("thread", "call", "pay", ARGS, ttl=3)).entry
+        assert second.attempt == 2
+        may_end.set()
+        with pytest.raises(ConnectionError):
+            await first
+        renewed = second
+        while renewed.expires_at == second.expires_at:
+            assert renewed.state == "in_flight"
+            await asyncio.sleep(0.02)
+            renewed = await ledger.get("thread", "call")
+        assert (await ledger.complete("thread", "call", "paid")).result == "paid"
 
     async def test_bad_input_is_refused(self, checkpointer: Any) -> None:
         for bad in BAD_IDS:

@@ -49,9 +49,9 @@ def acquire(
 def require(conn: sa.Connection, hooks: Hooks, fence: Fence) -> None:
     """Raise LeaseLostError unless the lease is alive. Nobody takes it before this transaction ends: it has the lock."""
     if hooks.lock_unchanged(conn, fence.thread_id):
-        # Not a locking read: heartbeats must get through. An old snapshot can only show a lease as expired that is not.
-        its = _of_thread(hooks).where(leases.c.run_id == RUN)
-        row = conn.execute(its, {"thread": fence.thread_id, "run": fence.run_id}).one_or_none()
+        # No lock where it can be done without: heartbeats must get through.
+        its = hooks.fresh_on(conn)(_of_thread(hooks).where(leases.c.run_id == RUN))
+        row: Any = conn.execute(its, {"thread": fence.thread_id, "run": fence.run_id}).one_or_none()
         if rules.is_alive(fence, StoredLease(*row) if row else None):
             return
     raise LeaseLostError(fence.thread_id, fence.run_id)

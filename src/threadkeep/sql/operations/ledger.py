@@ -14,6 +14,7 @@ from threadkeep.records import ISSUED, CallState, Execution, NewCall, StoredCall
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.parameters import CALL, IDS, KEY, THREAD, Among
+from threadkeep.sql.prepared import is_own
 from threadkeep.sql.tables import tool_calls
 
 _COLUMNS = [tool_calls.c[name] for name in StoredCall._fields if name != "is_expired"]
@@ -28,13 +29,13 @@ def calls(hooks: Hooks) -> sa.Select[Any]:
 
 @cache
 def _same_id(hooks: Hooks) -> sa.Select[Any]:
-    return calls(hooks).where(_ITS_ROW).with_for_update(read=True)
+    return calls(hooks).where(_ITS_ROW)
 
 
 @cache
 def _same_key(hooks: Hooks) -> sa.Select[Any]:
     same = sa.and_(tool_calls.c.thread_id == THREAD, tool_calls.c.idempotency_key == KEY)
-    return calls(hooks).where(same, tool_calls.c.call_id != CALL).with_for_update(read=True)
+    return calls(hooks).where(same, tool_calls.c.call_id != CALL)
 
 
 def issue(
@@ -45,7 +46,8 @@ def issue(
     hooks.lock_or_create(conn, call.thread_id, now)
     key = {"thread": call.thread_id, "call": call.call_id, "key": call.idempotency_key}
     # Two statements: with an OR, servers read every call of the thread.
-    same = [StoredCall(*row) for query in (_same_id, _same_key) for row in conn.execute(query(hooks), key)]
+    asked = (_as_it_is_now(conn, query(hooks)) for query in (_same_id, _same_key))
+    same = [StoredCall(*row) for query in asked for row in conn.execute(query, key)]
     in_the_way = rules.standing_in_the_way(call, same, worker, takes_over)
     if in_the_way is not None:
         return in_the_way, False
@@ -111,8 +113,8 @@ def get_call(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) ->
 def calls_about(
     conn: sa.Connection, hooks: Hooks, thread_id: str, call_ids: Sequence[str], keys: Sequence[str]
 ) -> list[StoredCall]:
-    """The calls with one of these ids or keys; and nobody changes them before this transaction ends."""
-    # The thread first, as whoever settles a call does: else two transactions could wait for each other.
+    """The calls with one of these ids or keys; and nobody issues or settles one before this transaction ends."""
+    # Who does that has the thread's lock.
     return about(conn, hooks, thread_id, call_ids, keys) if hooks.lock_unchanged(conn, thread_id) else []
 
 
@@ -122,9 +124,9 @@ def about(
     """The calls with one of these ids or keys, however old the transaction's snapshot is."""
     found: dict[str, StoredCall] = {}
     for column, values in ((tool_calls.c.call_id, call_ids), (tool_calls.c.idempotency_key, keys)):
-        theirs = calls(hooks).where(tool_calls.c.thread_id == THREAD, Among(column, IDS)).with_for_update(read=True)
+        theirs = calls(hooks).where(tool_calls.c.thread_id == THREAD, Among(column, IDS))
         for some in in_batches(values):
-            rows = conn.execute(theirs, {"thread": thread_id, "ids": some})
+            rows = conn.execute(_as_it_is_now(conn, theirs), {"thread": thread_id, "ids": some})
             found |= {call.call_id: call for call in (StoredCall(*row) for row in rows)}
     return [*found.values()]
 
@@ -148,12 +150,22 @@ def find_completed(conn: sa.Connection, hooks: Hooks, thread_id: str | None, key
     return StoredCall(*row) if row else None
 
 
+def _as_it_is_now(conn: sa.Connection, asked: sa.Select[Any]) -> sa.Select[Any]:
+    """Read what a heartbeat, which takes no lock of the thread, has renewed by now.
+
+    On connections of ours every statement does. A host's transaction may have an older snapshot: there it takes a lock,
+    for which heartbeats wait until it ends.
+    """
+    return asked if is_own(conn) else asked.with_for_update(read=True)
+
+
 def _is(execution: Execution) -> list[sa.ColumnElement[bool]]:
     return [tool_calls.c.process == execution.process, tool_calls.c.attempt == execution.attempt]
 
 
 def _find(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) -> StoredCall:
-    row = conn.execute(_same_id(hooks), {"thread": thread_id, "call": call_id}).one_or_none()
+    asked = _as_it_is_now(conn, _same_id(hooks))
+    row = conn.execute(asked, {"thread": thread_id, "call": call_id}).one_or_none()
     if row is None:
         raise ToolCallNotFoundError(thread_id, call_id)
     return StoredCall(*row)
