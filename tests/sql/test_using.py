@@ -313,6 +313,35 @@ async def test_a_connection_in_autocommit_mode_is_refused_or_made_a_transaction_
     assert await cp.load("thread") is None
 
 
+async def test_handles_on_one_connection_take_turns(cp: Any, engine: AsyncEngine) -> None:
+    """Each operation is a savepoint: what one rolls back must not be another's."""
+    await cp.claim_run("over", "run")
+    await cp.mark_run_complete("over", "run")
+    async with engine.begin() as conn:
+        calls = [("over", said("late", "run")), ("thread", said("written")), ("over", said("late", "run"))]
+        appending = (cp.using(conn).append(thread_id, [message]) for thread_id, message in calls)
+        outcomes: list[Any] = await asyncio.gather(*appending, return_exceptions=True)
+        late = RunAlreadyCompletedError
+        assert [type(outcome) for outcome in outcomes] == [late, type(None), late]
+        await asyncio.gather(*(cp.using(conn).append("thread", [said(f"{number}")]) for number in range(12)))
+    assert await texts(cp) == ["written", *map(str, range(12))]
+
+
+@pytest.mark.parametrize("backend", ["mysql-of-host", "mariadb-of-host"], indirect=True)
+async def test_a_connection_whose_quotes_are_not_safe_is_refused(cp: Any, backend: Backend) -> None:
+    """Also when it has become one after its engine was looked at."""
+    assert backend.engine is not None
+    async with backend.engine.begin() as conn:
+        await cp.using(conn).append("thread", [said("before")])
+        await conn.execute(sa.text("SET SESSION sql_mode = CONCAT(@@sql_mode, ',NO_BACKSLASH_ESCAPES')"))
+        with pytest.raises(CheckpointerError, match="NO_BACKSLASH_ESCAPES"):
+            await cp.using(conn).append("thread", [said("hello")])
+    with pytest.raises(CheckpointerError, match="NO_BACKSLASH_ESCAPES"):
+        await cp.append("thread", [said("on the same connection, from the pool")])
+    await backend.engine.dispose()
+    assert await texts(cp) == ["before"]
+
+
 async def test_only_an_async_connection_of_the_same_kind_will_do(cp: Any, backend: Backend) -> None:
     assert backend.engine is not None
     with pytest.raises(TypeError, match="AsyncConnection"):

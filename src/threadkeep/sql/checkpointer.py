@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from os import PathLike, fsdecode
 from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -26,6 +27,13 @@ from threadkeep.sql.store import SQLStore
 from threadkeep.sql.transactions import HostTransactions, OwnTransactions, Work
 
 T = TypeVar("T")
+
+_turns: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
+"""Of hosts' connections, on which operations happen one after another, whoever has joined them."""
+
+
+def _turn_on(connection: AsyncConnection) -> asyncio.Lock:
+    return _turns.setdefault(connection.sync_connection or connection, asyncio.Lock())
 
 
 class _Opened:
@@ -144,7 +152,8 @@ class SQLCheckpointer(CheckpointerMethods):
         if not isinstance(connection, AsyncConnection):
             raise TypeError(f"using() takes an AsyncConnection, not a {type(connection).__name__}")
         self._require_own_dialect(connection)
-        joined = Joined(on(connection, interruptible=self._hooks.interruptible), self._hooks, of_host=True)
+        run = on(connection, interruptible=self._hooks.interruptible)
+        joined = Joined(run, self._hooks, turn=_turn_on(connection))
         return UsingConnection(self._store_on(joined), self._codec, self._heartbeats, is_transaction=True)
 
     def _require_own_dialect(self, host: AsyncEngine | AsyncConnection) -> None:

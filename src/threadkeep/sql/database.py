@@ -178,13 +178,14 @@ class Database:
 class Joined:
     """Operations inside a transaction that is open already, ours or the host's. Each is a savepoint."""
 
-    def __init__(self, run: Run, hooks: Hooks, *, of_host: bool = False) -> None:
+    def __init__(self, run: Run, hooks: Hooks, *, turn: asyncio.Lock | None = None) -> None:
+        """`turn` belongs to a host's connection, which other callers may have joined, too."""
         self._run = run
-        self._of_host = of_host
+        self._of_host = turn is not None
         self._hooks = hooks
         self._over: str | None = None
         self._lost: type[CheckpointerError] = CheckpointerError
-        self._turn = asyncio.Lock()
+        self._turn = turn or asyncio.Lock()
 
     def end(self, reason: str) -> None:
         """Refuse all that comes now."""

@@ -26,6 +26,12 @@ _DRIVER_ROW_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 _PACKET_OVERHEAD = 1024 * 1024 + 256 * 1024
 """The statement around a value, the metadata mirror, and the batch that asyncmy fills before it sends."""
 _UPGRADE_LOCK_SECONDS = 600
+_NO_BACKSLASH_ESCAPES = 0x200
+"""That mode in the status that a server sends with every answer."""
+_UNSAFE_MODE = (
+    "the connection's sql_mode has NO_BACKSLASH_ESCAPES, in which asyncmy does not quote bytes safely: make the"
+    " engine's connections without it"
+)
 
 
 _NAMED = (threads.c.thread_id, threads.c.deleted_at.label("deleted"))
@@ -102,7 +108,10 @@ class MySQLHooks(Hooks):
     def join(self, conn: sa.Connection) -> None:
         super().join(conn)
         driver: Any = conn.connection.driver_connection
-        _require_utf8mb4(getattr(driver, "_charset", "utf8mb4"))  # of any engine: one that was never looked at on entry
+        # Of any engine: one that was never looked at on entry.
+        _require_utf8mb4(getattr(driver, "_charset", "utf8mb4"))
+        if getattr(driver, "server_status", 0) & _NO_BACKSLASH_ESCAPES:
+            raise CheckpointerError(_UNSAFE_MODE)
 
     def start(self, conn: sa.Connection) -> None:
         super().start(conn)
@@ -186,10 +195,7 @@ class MySQLHooks(Hooks):
         packet, mode, *charsets = conn.exec_driver_sql(asked).one()
         _require_utf8mb4(*charsets)
         if "NO_BACKSLASH_ESCAPES" in mode.split(","):
-            raise CheckpointerError(
-                "the connection's sql_mode has NO_BACKSLASH_ESCAPES, in which asyncmy does not quote bytes safely: make"
-                " the engine's connections without it"
-            )
+            raise CheckpointerError(_UNSAFE_MODE)
         # Values travel as quoted literals: in the worst case every byte of one is escaped and takes two.
         return min((int(packet) - _PACKET_OVERHEAD) // 2, _DRIVER_ROW_LIMIT)
 
