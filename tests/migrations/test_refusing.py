@@ -176,6 +176,16 @@ async def test_a_file_that_may_not_be_written(sqlite_place: Place) -> None:
     assert sqlite_place.path.read_bytes() == before
 
 
+async def test_a_schema_whose_name_needs_quotes_is_no_other_one() -> None:
+    """Of PostgreSQL."""
+    with fresh_database("postgresql") as url:
+        place = Place("postgresql", url)
+        await put_v3(place)
+        await place.execute('ALTER SCHEMA public RENAME TO "Agents of 2026"')
+        async with place.engine(connect_args={"server_settings": {"search_path": '"Agents of 2026"'}}) as engine:
+            await upgrade(engine)
+
+
 async def test_tables_that_would_end_up_in_two_schemas() -> None:
     """Only PostgreSQL has a path of schemas: ours would be made in its first, and cubepi's may be in another."""
     with fresh_database("postgresql") as url:

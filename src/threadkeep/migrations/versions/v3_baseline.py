@@ -89,8 +89,11 @@ def _require_whole_schema(conn: sa.Connection, seen: sa.Inspector) -> None:
 
 def _require_one_schema(conn: sa.Connection) -> None:
     """New tables are made in the first schema of the search path. cubepi's must be there too."""
-    its = "(SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('cubepi_threads'))"
-    here, there = conn.execute(sa.text(f"SELECT current_schema()::text, {its}")).one()
+    its = (
+        "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE pg_class.oid = to_regclass('cubepi_threads')"
+    )
+    here, there = conn.execute(sa.text(f"SELECT current_schema()::text, ({its})::text")).one()
     if here != there:
         raise ValueError(
             f"cubepi's tables are in the schema {there}, and new ones would be made in {here}:"

@@ -703,15 +703,19 @@ def _ids(conn: sa.Connection) -> dict[str, Iterator[str]]:
     seen = sa.inspect(conn)
     columns = {
         table: {column["name"] for column in seen.get_columns(table)}
-        for table in {table for table, _ in (*_THREAD_IDS, *_RUN_IDS, *_REQUESTS)}
+        for table in {table for table, _ in (*_THREAD_IDS, *_RUN_IDS, *_RUN_KEYS, *_QUESTION_IDS, *_REQUESTS)}
         if seen.has_table(table)
     }
     in_file = "message_json" in columns.get("messages", ())
 
+    def is_theirs(table: str) -> bool:
+        if table == "thread_hitl_answers":  # which is there longest: v5 moves it
+            return "answer_json" in columns.get(table, ())
+        return table.startswith("cubepi_") or (in_file and (table != "runs" or columns.get(table) == _OLD_RUNS))
+
     def ids(places: tuple[tuple[str, str], ...]) -> Iterator[str]:
         for table, column in places:
-            theirs = table.startswith("cubepi_") or (in_file and (table != "runs" or columns.get(table) == _OLD_RUNS))
-            if theirs and column in columns.get(table, ()):
+            if is_theirs(table) and column in columns.get(table, ()):
                 yield from _values(conn, table, column)
 
     return {
