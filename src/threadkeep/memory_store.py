@@ -383,7 +383,7 @@ class MemoryStore(MemoryLog):
             thread = self._threads.touch_or_create(thread_id)
             if is_new:
                 thread.runs[run_id] = RunRecord(run_id, rules.utc_now(), None, None)
-            thread.last_token = rules.next_token(thread.last_token)
+            thread.last_token = rules.next_token(thread.last_token, rules.utc_now())
             thread.leases[run_id] = Lease(run_id, thread.last_token, owner, is_exclusive, _after(ttl))
             return thread.last_token
 

@@ -237,9 +237,12 @@ def is_to_be_claimed(
     return run is None
 
 
-def next_token(last_token: int) -> int:
-    """Greater than any that the thread has given out, also before it was deleted: its new row knows of none."""
-    return max(last_token + 1, int(utc_now().timestamp() * 1_000_000))
+def next_token(last_token: int, now: datetime) -> int:
+    """Greater than any that the thread has given out, also before it was deleted: its new row knows of none.
+
+    `now` is the database's time: two workers' clocks may disagree about what came first.
+    """
+    return max(last_token + 1, int(now.timestamp() * 1_000_000))
 
 
 def is_alive(fence: Fence, lease: StoredLease | None) -> bool:

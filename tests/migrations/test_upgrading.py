@@ -4,6 +4,7 @@ import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
@@ -211,3 +212,20 @@ async def test_a_downgrade_that_is_refused_half_way_stops_where_all_is_whole(pla
     await threadkeep.upgrade(place.url)
     assert await drift_of(place) == ""
     await prove_that_it_works(place)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+@pytest.mark.parametrize(
+    "setting", ["sql_safe_updates = 1", "default_storage_engine = MyISAM", "sql_mode = 'ANSI,PIPES_AS_CONCAT'"]
+)
+async def test_what_a_session_was_told_does_not_matter(kind: str, setting: str) -> None:
+    """MySQL and MariaDB: by the server, or as here by the URL."""
+    with fresh_database(kind) as url:
+        told = f"{url}?init_command={quote(f'SET SESSION {setting}')}"
+        await threadkeep.upgrade(told)
+        async with MySQLCheckpointer(told, message_type=str) as cp:
+            await cp.append("thread", ["\"a\" || 'b'"])
+            await cp.save_extra("thread", {"a": 1})
+            data = await cp.load("thread")
+            assert data is not None
+            assert (data.messages, data.extra) == (["\"a\" || 'b'"], {"a": 1})

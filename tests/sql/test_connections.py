@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from backends import BACKENDS, Backend
 from cancelled import CancelledAt
+from servers import fresh_database
 from sql.sessions import OUR_OWN_POOLS, Server
 from threadkeep import (
     CheckpointerError,
@@ -21,6 +23,7 @@ from threadkeep import (
     TextContent,
     UnstorableValueError,
     UserMessage,
+    upgrade,
 )
 
 ON_A_SERVER = [name for name in BACKENDS if "sqlite" not in name and name != "memory"]
@@ -216,6 +219,30 @@ async def test_values_that_the_server_does_not_carry_are_refused_on_entry(backen
         await backend.make(max_value_bytes=2**30).__aenter__()
     async with backend.opened() as cp:
         await cp.append("thread", [said("1")])
+
+
+@pytest.mark.parametrize("kind", [PostgresCheckpointer, MySQLCheckpointer])
+@pytest.mark.parametrize("odd", [None, 5, [], sa.create_engine("sqlite://")], ids=["none", "int", "list", "sync"])
+def test_what_is_no_url_and_no_async_engine_is_refused(kind: Any, odd: Any) -> None:
+    with pytest.raises(TypeError, match="takes a URL or an AsyncEngine"):
+        kind(odd)
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused() -> None:
+    """Of PostgreSQL: elsewhere a column has its own character set. Neither opened nor upgraded."""
+    with fresh_database("postgresql") as url:
+        engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"), isolation_level="AUTOCOMMIT")
+        name = f"{engine.url.database}_latin"
+        async with engine.connect() as conn:
+            how = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            await conn.execute(sa.text(f"CREATE DATABASE {name} {how}"))
+            latin = f"{url.rpartition('/')[0]}/{name}"
+            try:
+                with pytest.raises(CheckpointerError, match="LATIN1"):
+                    await upgrade(latin)
+            finally:
+                await conn.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+        await engine.dispose()
 
 
 UNOPENED = [

@@ -51,6 +51,17 @@ async def test_a_message_that_does_not_decode_fails_the_load(backend: Backend, p
             assert "cubepi_messages" in str(caught.value)
 
 
+async def test_messages_without_their_thread_fail_the_load(backend: Backend) -> None:
+    async with backend.opened() as cp:
+        await cp.append("thread", [said("1"), said("2")])
+        assert backend.engine is not None
+        async with backend.engine.begin() as conn:
+            await conn.execute(sa.update(tables.messages).values(thread_id="nobody"))
+        with pytest.raises(CheckpointCorruptionError) as caught:
+            await cp.load("nobody")
+        assert (caught.value.table, caught.value.key) == ("cubepi_threads", {"thread_id": "nobody"})
+
+
 async def test_a_format_of_the_future_fails_the_load(backend: Backend) -> None:
     async with backend.opened() as cp:
         await cp.append("thread", [said("1"), said("2")])

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from threadkeep import (
     ToolCallSettledError,
     TransactionConflictError,
     UserMessage,
+    rules,
 )
 
 SHARED = ["sqlite", "postgresql", "mysql", "mariadb"]
@@ -235,6 +237,20 @@ async def test_a_long_transaction_does_not_end_its_own_lease(backend: Backend) -
             await tx.save_extra("thread", {"second": 2})
         await lease.save_extra("thread", {"third": 3})
         assert (await worker.load("thread")).extra == {"first": 1, "second": 2, "third": 3}
+
+
+async def test_tokens_grow_whatever_the_clocks_of_workers_say(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the thread was deleted in between, and its new row knows of none."""
+    async with backend.opened() as cp:
+        monkeypatch.setattr(rules, "utc_now", lambda: datetime.now(UTC) + timedelta(hours=1))
+        async with cp.runs.lease("thread", "run", ttl=60) as ahead:
+            pass
+        monkeypatch.undo()
+        await cp.threads.delete("thread")
+        async with cp.runs.lease("thread", "run", ttl=60) as lease:
+            assert lease.token > ahead.token
 
 
 async def test_a_lease_that_nobody_renews_is_taken_over(backend: Backend) -> None:

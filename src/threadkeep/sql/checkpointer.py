@@ -251,6 +251,8 @@ class _ServerCheckpointer(SQLCheckpointer):
             owner=owner,
             searchable=searchable,
         )
+        if not isinstance(dsn, str | AsyncEngine):
+            raise TypeError(f"{type(self).__name__} takes a URL or an AsyncEngine, not a {type(dsn).__name__}")
         if not 0 <= min_pool_size <= max_pool_size or max_pool_size < 1:
             raise ValueError("pool sizes must be 0 <= min_pool_size <= max_pool_size, and max_pool_size at least 1")
         self._dsn = dsn

@@ -72,22 +72,22 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
     flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
     engine = create_async_engine(url, hide_parameters=True, connect_args={"client_flag": flags}, **options)
     # READ COMMITTED: gap locks would make writers of different threads wait for each other, and deadlock.
-    # Strict mode: a server without it would cut off a value that does not fit, and store the rest. Backslashes escape:
-    # where they do not, the driver's literals of bytes end where a message says so. A COMMIT begins nothing new, and no
-    # limit hides rows.
+    # Strict mode: a server without it would cut off a value that does not fit, and store the rest. No other mode: where
+    # backslashes do not escape, the driver's literals of bytes end where a message says so, and in ORACLE's nothing is
+    # what it was. A COMMIT begins nothing new, no limit hides rows, and no UPDATE is refused for having no key.
     settings = (
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         # For rows, and for whole tables.
         f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(lock_timeout))},"
         f" lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
-        "SET SESSION sql_mode ="
-        " CONCAT_WS(',', REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''), 'STRICT_TRANS_TABLES'),"
-        " completion_type = 0, sql_select_limit = DEFAULT,"
+        "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', default_storage_engine = InnoDB,"
+        " completion_type = 0, sql_select_limit = DEFAULT, sql_safe_updates = 0,"
         # Also if a DSN's init_command has said otherwise.
         " character_set_client = utf8mb4, character_set_connection = utf8mb4, character_set_results = utf8mb4",
     )
 
-    @sa.event.listens_for(engine.sync_engine, "connect")
+    # First of all: SQLAlchemy looks, too, how quotes are to be written.
+    @sa.event.listens_for(engine.sync_engine, "connect", insert=True)
     def set_up(connection: Any, _: object) -> None:
         cursor = connection.cursor()
         for setting in settings:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
+from threadkeep.errors import CheckpointerError
 from threadkeep.sql.dialects import postgresql_groups, postgresql_rows, postgresql_shortcuts
 from threadkeep.sql.dialects.base import Failure, Hooks, Shortcut
 from threadkeep.sql.prepared import Insert, Prepared, Row
@@ -18,6 +19,15 @@ _UPGRADE_LOCK = 0x7468726561646B  # "threadk"
 
 
 _BOUND_WAITS = Prepared(sa.select(sa.func.set_config("lock_timeout", sa.bindparam("limit", type_=sa.Text), sa.true())))
+
+
+def _require_unicode(conn: sa.Connection) -> None:
+    encoding = conn.exec_driver_sql("SELECT current_setting('server_encoding')").scalar_one()
+    if encoding not in ("UTF8", "SQL_ASCII"):
+        raise CheckpointerError(
+            f"the database's encoding is {encoding}, in which not every text can be stored: make one with"
+            " ENCODING 'UTF8'"
+        )
 
 
 class PostgreSQLHooks(Hooks):
@@ -70,6 +80,10 @@ class PostgreSQLHooks(Hooks):
         # now() stands still within a transaction.
         return sa.func.clock_timestamp() + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.cast(after, sa.Double))
 
+    def max_value_bytes(self, conn: sa.Connection) -> int:
+        _require_unicode(conn)
+        return super().max_value_bytes(conn)
+
     def insert_some(self, conn: sa.Connection, into: Insert, rows: Sequence[Row]) -> None:
         postgresql_rows.insert_rows(conn, into, rows)
 
@@ -79,6 +93,7 @@ class PostgreSQLHooks(Hooks):
     @contextmanager
     def migrating(self, conn: sa.Connection) -> Iterator[None]:
         self.join(conn)  # in autocommit mode there is no transaction to roll back, or to hold the lock
+        _require_unicode(conn)
         conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))  # as long as another upgrade takes
         self.bound_waits(conn, self.migration_lock_timeout)
         yield

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from threadkeep import json_values, rules
-from threadkeep.errors import DuplicateIdError
+from threadkeep.errors import CheckpointCorruptionError, DuplicateIdError
 from threadkeep.message_ids import told_seq
 from threadkeep.records import FORMAT_MSGPACK, Believed, MessageRow, Mirror, StoredMessage, StoredThread
 from threadkeep.sql.batches import in_batches
@@ -131,7 +131,10 @@ def load(conn: sa.Connection, hooks: Hooks, thread_id: str) -> StoredThread | No
     if not rows:
         return None
     # Sorting here costs nothing on rows that come in order, and a server that sorts would carry the payloads along.
-    (*_, extra, parent_thread_id), *stored = sorted(rows, key=itemgetter(0))
+    (first, *_, extra, parent_thread_id), *stored = sorted(rows, key=itemgetter(0))
+    if first:
+        reason = "there are messages of a thread that is not there"
+        raise CheckpointCorruptionError("cubepi_threads", {"thread_id": thread_id}, reason)
     return StoredThread(
         parent_thread_id=parent_thread_id,
         extra=extra,
