@@ -19,6 +19,7 @@ from uuid import uuid4
 import threadkeep
 from threadkeep import (
     AssistantMessage,
+    CheckpointerMethods,
     MessageRecord,
     StaleContextError,
     TextContent,
@@ -58,7 +59,7 @@ Summarize = Callable[[Messages], Awaitable[str]]
 # ---- the agent -------------------------------------------------------------------------------------------------
 
 
-async def turn(cp: Any, thread_id: str, question: str) -> str:
+async def turn(cp: CheckpointerMethods, thread_id: str, question: str) -> str:
     """Append the question, let the model use its tools, and return its answer."""
     await cp.append(thread_id, [user(question)])
     while True:
@@ -74,7 +75,7 @@ async def turn(cp: Any, thread_id: str, question: str) -> str:
         await cp.append(thread_id, [result])
 
 
-async def answer(cp: Any, thread_id: str, window: Messages) -> str | ToolCall:
+async def answer(cp: CheckpointerMethods, thread_id: str, window: Messages) -> str | ToolCall:
     """Store the model's answer, first piece by piece and then whole."""
     message_id = new_message_id()  # before there is a message: its parts hang on this
     said: str | ToolCall = ""
@@ -94,7 +95,7 @@ async def answer(cp: Any, thread_id: str, window: Messages) -> str | ToolCall:
     return said
 
 
-async def compact(cp: Any, thread_id: str, summarize: Summarize) -> None:
+async def compact(cp: CheckpointerMethods, thread_id: str, summarize: Summarize) -> None:
     """If the window has passed the budget, put a summary in the place of the oldest messages in it."""
     while True:
         window = await cp.context.records(thread_id)
@@ -127,10 +128,13 @@ def oldest(window: Messages) -> Messages:
     return window[:first] if first > 1 else []  # a summary alone would become no shorter
 
 
-async def write_down(cp: Any, thread_id: str, message_id: str, model: str, read: Messages, wrote: Any) -> None:
+async def write_down(
+    cp: CheckpointerMethods, thread_id: str, message_id: str, model: str, read: Messages, wrote: Any
+) -> None:
     """Keep what the model has taken for a message."""
-    taken = {"input_tokens": tokens(read), "output_tokens": tokens([wrote])}
-    await cp.usage.record(thread_id, message_id, **taken, cost=sum(taken.values()) * PRICES[model], model_id=model)
+    taken, given = tokens(read), tokens([wrote])
+    cost = (taken + given) * PRICES[model]
+    await cp.usage.record(thread_id, message_id, input_tokens=taken, output_tokens=given, cost=cost, model_id=model)
 
 
 # ---- what stands in for the models, and for a time table -------------------------------------------------------
@@ -187,7 +191,7 @@ def user(text: str) -> UserMessage:
     return UserMessage(content=[TextContent(text=text)])
 
 
-async def two_at_once(cp: Any, thread_id: str) -> None:
+async def two_at_once(cp: CheckpointerMethods, thread_id: str) -> None:
     """While a worker waits for its summary, somebody goes on talking, and another worker compacts."""
 
     async def slow_model(old: Messages) -> str:
@@ -201,9 +205,10 @@ async def two_at_once(cp: Any, thread_id: str) -> None:
     print(f"  the window ends with: {text_of(window[-1])}")
 
 
-async def account(cp: Any, thread_id: str) -> None:
+async def account(cp: CheckpointerMethods, thread_id: str) -> None:
     """Compare the log with the window over it, and take a summary apart."""
     data, window = await cp.load(thread_id), await cp.context.load(thread_id)
+    assert data is not None
     print("\n            messages  tokens")
     print(f"the log     {len(data.messages):8}  {tokens(data.messages):6}")
     print(f"the window  {len(window):8}  {tokens(window):6}")
@@ -213,6 +218,7 @@ async def account(cp: Any, thread_id: str) -> None:
         print(f"{model:5}  {used.answers:5}  {used.input_tokens:9}  {used.output_tokens:10}  {used.cost:.5f}")
 
     last = await cp.messages.last_summary(thread_id)
+    assert last is not None
     print("\nthe last summary")
     print(indent(fill(text_of(last.message), 76), "  "))
     print("stands for")

@@ -19,6 +19,7 @@ from uuid import uuid4
 import threadkeep
 from threadkeep import (
     AssistantMessage,
+    CheckpointerMethods,
     Completed,
     Failed,
     LedgerEntry,
@@ -85,7 +86,7 @@ async def agent(url: str, thread_id: str, bank: Bank) -> None:
         say(f"all done: {last.content[0].text}")
 
 
-async def wake_up(cp: Any, thread_id: str) -> None:
+async def wake_up(cp: CheckpointerMethods, thread_id: str) -> None:
     """Ask the database where the thread stands."""
     report = await cp.resume(thread_id)
     if report is None:
@@ -102,7 +103,7 @@ async def wake_up(cp: Any, thread_id: str) -> None:
         say(f"{entry.call_id}: {entry.tool_name} {entry.args['to']} {entry.args['amount']} is {entry.state}")
 
 
-async def use_tool(cp: Any, thread_id: str, bank: Bank, call: ToolCall) -> None:
+async def use_tool(cp: CheckpointerMethods, thread_id: str, bank: Bank, call: ToolCall) -> None:
     """Run the tool, once, and give the model its result."""
     to = call.arguments["to"]
 
