@@ -71,7 +71,7 @@ CASES: list[tuple[list[str], int, str]] = [
     (["threads", "sqlite:///empty.db"], FAILED, "threadkeep upgrade URL"),
     (["check", "sqlite:///notes.txt"], FAILED, "not a database"),
     (["check", "sqlite:///sub"], FAILED, "unable to open"),
-    (["upgrade", "sqlite:///no/such/folder.db"], FAILED, "unable to open"),
+    (["upgrade", "sqlite:///no/such/folder.db"], FAILED, "there is no folder"),
     (["demo", "--keep", "good.db"], FAILED, "is there already"),
     (["demo", "--keep", "no/such/folder.db"], FAILED, "there is no folder"),
     (["demo", "--keep", "what?.db"], MISUSED, "cannot be written as a URL"),

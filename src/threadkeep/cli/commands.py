@@ -92,6 +92,7 @@ def _upgrade(
 
 async def _upgraded(url: str, rename_ids: bool) -> Lines:
     databases.backend_of(url)
+    databases.require_folder(url)
     before = None if databases.missing_file(url) else await databases.look_at(url)
     with databases.connecting_to(url), UpgradeBar() as bar:
         renamed = await threadkeep.upgrade(url, rename_ids=rename_ids, progress=bar)

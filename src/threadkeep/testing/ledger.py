@@ -182,7 +182,7 @@ class LedgerContract:
         await began.wait()
         time.sleep(0.4)  # noqa: ASYNC251 - the whole loop stands still, heartbeats and all, and the call expires
         await ledger.resolve("thread", "call", Failed("the bank knows nothing"))
-        second = (await ledger.issue("thread", "call", "pay", ARGS, ttl=3)).entry
+        second = (await ledger.issue("thread", "call", "pay", ARGS, ttl=6)).entry
         assert second.attempt == 2
         may_end.set()
         with pytest.raises(ConnectionError):
