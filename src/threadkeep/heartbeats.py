@@ -41,6 +41,8 @@ class Heartbeats:
         self.worker = Worker(own if owner is None else check_id("owner", owner), _process)
         self.executing: dict[tuple[str, str], Execution] = {}
         """The calls that this process has issued and not settled, by thread and call: the latest execution of each."""
+        self.settled: set[tuple[str, str, Execution]] = set()
+        """Executions that this process has settled in transactions, which may still be rolled back."""
         self._beating: dict[Hashable, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 

@@ -189,12 +189,15 @@ class Ledger:
             await self._settle(*_key(call), Failed("cancelled before it was executed"), call.execution)
 
     async def _renew(self, call: StoredCall, ttl: float) -> bool:
-        if await self._store.renew_call(*_key(call), call.execution, ttl):
+        is_renewed = await self._store.renew_call(*_key(call), call.execution, ttl)
+        has_settled_it = _beat(call) in self._heartbeats.settled
+        self._heartbeats.settled.discard(_beat(call))
+        if is_renewed:
             return True
         now = await self._store.get_call(*_key(call))
-        # In a transaction of ours perhaps. One that failed may be executed by another worker by now: this process must
-        # not forget that it has lost it, or what it says late would pass for news.
-        if now is not None and now.status == CallState.COMPLETED:
+        # One that failed may be executed by another worker by now. If it was not this process that said so, it must not
+        # forget that it has lost the call, or what it says late would pass for news.
+        if has_settled_it or (now is not None and now.status == CallState.COMPLETED):
             self._forget_execution(call)
         return False
 
@@ -271,8 +274,10 @@ class Ledger:
     ) -> LedgerEntry:
         key = check_id("thread_id", thread_id), check_id("call_id", call_id)
         stored = await self._store.settle_call(*key, self._encoded(outcome), execution, by_hand)
-        if not self._is_transaction:  # which may still be rolled back; if not, the next beat finds nothing to renew
+        if not self._is_transaction:
             self._forget(stored)
+        elif stored.execution == self._heartbeats.executing.get(key):
+            self._heartbeats.settled.add(_beat(stored))  # unless it is rolled back: the next beat looks
         return self._entry(stored)
 
     def _forget(self, call: StoredCall) -> None:

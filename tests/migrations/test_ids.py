@@ -132,8 +132,8 @@ async def test_an_empty_run_is_an_id_that_is_not_allowed(place: Place) -> None:
         assert await cp.clear_pending_request_if_matches("waiting", question_id="question", run_id=run_id)
 
 
-async def put_answers(place: Place, *answers: tuple[str, str]) -> None:
-    """What cubepi's schema 5 has beyond 3, with answers of these runs and questions."""
+async def put_answers(place: Place, *answers: tuple[str, str, str]) -> None:
+    """What cubepi's schema 5 has beyond 3, with answers of these threads, runs and questions."""
     if place.kind == "sqlite":
         table, answer = "thread_hitl_answers", "answer_json"
         await place.execute(
@@ -153,25 +153,28 @@ async def put_answers(place: Place, *answers: tuple[str, str]) -> None:
             f" answered_at {time} DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (thread_id, run_id, question_id))",
             "UPDATE cubepi_schema_version SET version = 5",
         )
-    for run_id, question_id in answers:
+    for ids in answers:
         insert = f"INSERT INTO {table} (thread_id, run_id, question_id, {answer})"
-        await place.execute(f"{insert} VALUES ('{WITH_MESSAGES[0]}', '{run_id}', '{question_id}', '\"yes\"')")
+        await place.execute(f"{insert} VALUES ({', '.join(map(repr, ids))}, '\"yes\"')")
 
 
 async def test_answers_are_found_by_what_their_ids_became(place: Place) -> None:
     """A question that was answered is pending no more: its id stands nowhere else, and perhaps that of its run."""
     await put_v3(place, partitioned=False)
-    await put_answers(place, ("", "ask "), ("run ", "other"))
+    await add_thread(place, "another", THREAD)
+    first = WITH_MESSAGES[0]
+    await put_answers(place, (first, "", "ask "), (first, "run ", "other"), ("another", "", "ASK "))
     with pytest.raises(CubepiSchemaMismatch) as caught:
         await threadkeep.upgrade(place.url)
     assert "question 'ask '" in str(caught.value)
     assert "run 'run '" in str(caught.value)
 
     renamed = await threadkeep.upgrade(place.url, rename_ids=True)
-    assert renamed == {id_: threadkeep.migrations.renamed_id(id_) for id_ in ("run ", "ask ")}
+    assert renamed == {id_: threadkeep.migrations.renamed_id(id_) for id_ in ("run ", "ask ", "ASK ")}
     async with place.checkpointer() as cp:
-        assert await cp.load_hitl_answer(WITH_MESSAGES[0], renamed["ask "]) == "yes"
-        assert await cp.load_hitl_answer(WITH_MESSAGES[0], "other", run_id=renamed["run "]) == "yes"
+        assert await cp.load_hitl_answer(first, renamed["ask "]) == "yes"
+        assert await cp.load_hitl_answer(first, "other", run_id=renamed["run "]) == "yes"
+        assert await cp.load_hitl_answer("another", renamed["ASK "]) == "yes"
 
 
 async def test_a_new_name_that_is_taken_is_refused_before_anything_is_changed(place: Place) -> None:

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager, suppress
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from backends import Backend
 from servers import PROCESSES
 
 OUR_OWN_POOLS = ["postgresql", "mysql", "mariadb"]
@@ -90,3 +91,13 @@ class Server:
                 await locking.execute(sa.text(statement))
             yield session
             await locking.execute(sa.text(unlock))
+
+
+@asynccontextmanager
+async def looking_at(backend: Backend) -> AsyncIterator[Server]:
+    """The server of this database."""
+    assert backend.engine is not None
+    engine = create_async_engine(backend.engine.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    async with engine.connect() as looking:
+        yield Server(looking)
+    await engine.dispose()

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from backends import BACKENDS, Backend
+from sql.sessions import looking_at
 from threadkeep import (
     AssistantMessage,
     Completed,
@@ -24,6 +26,7 @@ from threadkeep import (
     UserMessage,
     rules,
 )
+from threadkeep.sql import tables
 
 SHARED = ["sqlite", "postgresql", "mysql", "mariadb"]
 """Memory is one process's own."""
@@ -208,6 +211,32 @@ async def test_a_repair_does_not_end_the_call_that_it_leaves_alone(backend: Back
         assert renewed.expires_at > first.expires_at
 
 
+@pytest.mark.parametrize("backend", SHARED[1:], indirect=True)
+async def test_a_heartbeat_that_is_about_to_commit_counts(backend: Backend) -> None:
+    """Who looks meanwhile sees that the call has expired, and must wait for what the heartbeat says."""
+    assert backend.engine is not None
+    async with backend.opened() as worker, backend.opened(lock_timeout=30) as other, looking_at(backend) as server:
+        await dies_with(worker, "thread", "call", "pay", {}, ttl=0.05)
+        await expired(other, "call")
+        async with backend.engine.begin() as beating:
+            in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+            await beating.execute(sa.update(tables.tool_calls).values(expires_at=in_an_hour))
+            resolving = asyncio.create_task(other.ledger.resolve("thread", "call", Failed()))
+            await server.until_waiting(1)
+        with pytest.raises(ToolCallInFlightError):
+            await resolving
+
+
+async def test_what_was_settled_in_a_transaction_is_forgotten(backend: Backend) -> None:
+    async with backend.opened() as cp:
+        for end in ("complete", "fail"):
+            await cp.ledger.issue("thread", end, "pay", {"how": end}, ttl=0.6)
+            async with cp.transaction() as tx:
+                await getattr(tx.ledger, end)("thread", end, "it")
+        await asyncio.gather(*cp._heartbeats._beating.values())
+        assert (cp._heartbeats.executing, cp._heartbeats.settled, cp._heartbeats._beating) == ({}, set(), {})
+
+
 OF_HOST = ["postgresql-of-host", "mysql-of-host", "mariadb-of-host"]
 
 
@@ -239,10 +268,11 @@ async def test_a_long_transaction_does_not_end_its_own_lease(backend: Backend) -
         assert (await worker.load("thread")).extra == {"first": 1, "second": 2, "third": 3}
 
 
+@pytest.mark.parametrize("backend", SHARED[1:], indirect=True)
 async def test_tokens_grow_whatever_the_clocks_of_workers_say(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the thread was deleted in between, and its new row knows of none."""
+    """Also where the thread was deleted in between, and its new row knows of none. On SQLite all have one clock."""
     async with backend.opened() as cp:
         monkeypatch.setattr(rules, "utc_now", lambda: datetime.now(UTC) + timedelta(hours=1))
         async with cp.runs.lease("thread", "run", ttl=60) as ahead:

@@ -80,7 +80,9 @@ def mysql_engine(dsn: str, *, lock_timeout: float, **options: Any) -> AsyncEngin
         # For rows, and for whole tables.
         f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(lock_timeout))},"
         f" lock_wait_timeout = {max(1, math.ceil(lock_timeout))}",
-        "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', default_storage_engine = InnoDB,"
+        # MySQL warns of strict mode without the three after it.
+        "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
+        "NO_ENGINE_SUBSTITUTION', default_storage_engine = InnoDB,"
         " completion_type = 0, sql_select_limit = DEFAULT, sql_safe_updates = 0,"
         # Also if a DSN's init_command has said otherwise.
         " character_set_client = utf8mb4, character_set_connection = utf8mb4, character_set_results = utf8mb4",

@@ -117,7 +117,8 @@ def _waiting_at_most(seconds: float, usual: float, work: Work[T]) -> Work[T]:
         try:
             return work(conn)
         finally:
-            _set_patience(conn, usual)
+            if not conn.invalidated:  # else the next one is made with it
+                _set_patience(conn, usual)
 
     return impatient
 

@@ -797,9 +797,11 @@ def _rename(table: str, column: str, old: str, new: str) -> None:
         target = _table(table, column)
         statement = sa.update(target).where(target.c[column] == old)
         if _dialect() in _MYSQL and "thread" not in column:
-            # Its collations take no notice of spaces at the end, so `r` would be renamed with `r `. Of threads there
-            # can be only one of the two, with the messages of both.
-            statement = statement.where(sa.func.length(target.c[column]) == len(old.encode()))
+            # By their bytes: to a collation of cubepi's, `r`, `R ` and `r ` are one. Of threads there can be only one
+            # of them, with the messages of all.
+            in_bytes = "CAST(CONVERT({} USING utf8mb4) AS BINARY)"
+            same = sa.text(f"{in_bytes.format(column)} = {in_bytes.format(':old')}").bindparams(old=old)
+            statement = statement.where(same)
         op.execute(statement.values({column: new}))
 
 

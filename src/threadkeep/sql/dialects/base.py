@@ -226,6 +226,11 @@ class Hooks:
 
     # ---- time ------------------------------------------------------------------------------------------------
 
+    def now(self, conn: sa.Connection) -> datetime:
+        """The database's time, to the microsecond: what workers, whose clocks may disagree, can order things by."""
+        time: datetime = conn.execute(sa.select(sa.type_coerce(self.clock(), threads.c.updated_at.type))).scalar_one()
+        return time
+
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         """The database's time, so many seconds from this very moment, also late in a transaction.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
+from threadkeep import rules
 from threadkeep.errors import TransactionConflictError
 from threadkeep.records import MessageRow
 from threadkeep.sql.dialects import sqlite_append
@@ -74,6 +76,9 @@ class SQLiteHooks(Hooks):
     def has_lost_transaction(self, conn: sa.Connection) -> bool:
         # SQLite undoes all of it when the disk is full or broken, and what comes next would be committed alone.
         return not conn.invalidated and not _in_transaction(conn)
+
+    def now(self, conn: sa.Connection) -> datetime:
+        return rules.utc_now()  # SQLite's is this machine's, too, and to the millisecond
 
     def clock(self, *, after: float = 0) -> sa.ColumnElement[Any]:
         # As precise as SQLite's clock, written like all times of ours.

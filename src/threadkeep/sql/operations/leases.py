@@ -39,8 +39,7 @@ def acquire(
     run = runs.find(conn, thread_id, run_id)
     if rules.is_to_be_claimed(thread_id, run_id, run, found, is_exclusive):
         runs.claim(conn, thread_id, run_id)
-    now = conn.execute(sa.select(sa.type_coerce(hooks.clock(), leases.c.expires_at.type))).scalar_one()
-    token = rules.next_token(last_token, now)
+    token = rules.next_token(last_token, hooks.now(conn))
     conn.execute(sa.update(threads).where(threads.c.thread_id == thread_id), {"last_token": token})
     row = {"thread_id": thread_id, "run_id": run_id, "token": token, "owner": owner, "is_exclusive": is_exclusive}
     hooks.put(conn, leases, row | {"expires_at": hooks.clock(after=ttl)})

@@ -46,8 +46,7 @@ def issue(
     hooks.lock_or_create(conn, call.thread_id, now)
     key = {"thread": call.thread_id, "call": call.call_id, "key": call.idempotency_key}
     # Two statements: with an OR, servers read every call of the thread.
-    asked = (_as_it_is_now(conn, query(hooks)) for query in (_same_id, _same_key))
-    same = [StoredCall(*row) for query in asked for row in conn.execute(query, key)]
+    same = [found for query in (_same_id, _same_key) for found in _read(conn, hooks, query(hooks), key)]
     in_the_way = rules.standing_in_the_way(call, same, worker, takes_over)
     if in_the_way is not None:
         return in_the_way, False
@@ -126,8 +125,8 @@ def about(
     for column, values in ((tool_calls.c.call_id, call_ids), (tool_calls.c.idempotency_key, keys)):
         theirs = calls(hooks).where(tool_calls.c.thread_id == THREAD, Among(column, IDS))
         for some in in_batches(values):
-            rows = conn.execute(_as_it_is_now(conn, theirs), {"thread": thread_id, "ids": some})
-            found |= {call.call_id: call for call in (StoredCall(*row) for row in rows)}
+            read = _read(conn, hooks, theirs, {"thread": thread_id, "ids": some})
+            found |= {call.call_id: call for call in read}
     return [*found.values()]
 
 
@@ -150,13 +149,22 @@ def find_completed(conn: sa.Connection, hooks: Hooks, thread_id: str | None, key
     return StoredCall(*row) if row else None
 
 
-def _as_it_is_now(conn: sa.Connection, asked: sa.Select[Any]) -> sa.Select[Any]:
-    """Read what a heartbeat, which takes no lock of the thread, has renewed by now.
+def _read(conn: sa.Connection, hooks: Hooks, asked: sa.Select[Any], key: dict[str, Any]) -> list[StoredCall]:
+    """The calls as they are by now, under the thread's lock. Heartbeats renew them without it.
 
-    On connections of ours every statement does. A host's transaction may have an older snapshot: there it takes a lock,
-    for which heartbeats wait until it ends.
+    They would wait for a lock that a long transaction takes here, so it takes none on calls in flight. One that seems
+    to have expired is read again with it: a heartbeat may be about to commit. A host's transaction may have an older
+    snapshot, and takes it on all.
     """
-    return asked if is_own(conn) else asked.with_for_update(read=True)
+    if not is_own(conn):
+        return [StoredCall(*row) for row in conn.execute(asked.with_for_update(read=True), key)]
+    found = [StoredCall(*row) for row in conn.execute(asked, key)]
+    return [_locked(conn, hooks, call) if call.status == ISSUED and call.is_expired else call for call in found]
+
+
+def _locked(conn: sa.Connection, hooks: Hooks, call: StoredCall) -> StoredCall:
+    key = {"thread": call.thread_id, "call": call.call_id}
+    return StoredCall(*conn.execute(_same_id(hooks).with_for_update(read=True), key).one())
 
 
 def _is(execution: Execution) -> list[sa.ColumnElement[bool]]:
@@ -164,11 +172,10 @@ def _is(execution: Execution) -> list[sa.ColumnElement[bool]]:
 
 
 def _find(conn: sa.Connection, hooks: Hooks, thread_id: str, call_id: str) -> StoredCall:
-    asked = _as_it_is_now(conn, _same_id(hooks))
-    row = conn.execute(asked, {"thread": thread_id, "call": call_id}).one_or_none()
-    if row is None:
+    found = _read(conn, hooks, _same_id(hooks), {"thread": thread_id, "call": call_id})
+    if not found:
         raise ToolCallNotFoundError(thread_id, call_id)
-    return StoredCall(*row)
+    return found[0]
 
 
 def _end(conn: sa.Connection, thread_id: str, call_id: str, outcome: StoredOutcome) -> None:
