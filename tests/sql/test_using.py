@@ -262,7 +262,11 @@ async def test_of_two_that_wait_for_each_other_one_is_told_to_begin_again(cp: An
             except TransactionConflictError:
                 with pytest.raises(TransactionConflictError):
                     await tx.append(thread_id, [said("must not begin a transaction of its own")])
+                with pytest.raises(TransactionConflictError):
+                    await cp.using(conn).append(thread_id, [said("nor through another handle")])
                 await conn.rollback()  # lets the other one go on
+                await cp.using(conn).append(f"again {text}", [said("in a new one")])
+                await conn.commit()
                 return None
             await conn.commit()
             return text
@@ -270,6 +274,7 @@ async def test_of_two_that_wait_for_each_other_one_is_told_to_begin_again(cp: An
         crossing = (cross(one, tx_one, "right", "1"), cross(other, tx_other, "left", "2"))
         (winner,) = [text for text in await asyncio.gather(*crossing) if text]
     assert await texts(cp, "left") == await texts(cp, "right") == ["0", winner]
+    assert await texts(cp, f"again {'1' if winner == '2' else '2'}") == ["in a new one"]
 
 
 async def test_hosts_that_retry_conflicts_get_it_right(cp: Any, engine: AsyncEngine) -> None:

@@ -9,6 +9,7 @@ from os import PathLike, fsdecode
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from threadkeep.codec import DEFAULT_MAX_VALUE_BYTES, Codec
@@ -20,7 +21,7 @@ from threadkeep.migrations.upgrading import one_at_a_time, upgrade_connection
 from threadkeep.searching import Searchable
 from threadkeep.sql import dialects, engines
 from threadkeep.sql.connections import Connections, EngineConnections, on
-from threadkeep.sql.database import AtOnce, Database, Joined
+from threadkeep.sql.database import AtOnce, Database, HostConnection, Joined
 from threadkeep.sql.gate import check_schema
 from threadkeep.sql.sqlite_threads import SQLiteThreads
 from threadkeep.sql.store import SQLStore
@@ -28,12 +29,7 @@ from threadkeep.sql.transactions import HostTransactions, OwnTransactions, Work
 
 T = TypeVar("T")
 
-_turns: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
-"""Of hosts' connections, on which operations happen one after another, whoever has joined them."""
-
-
-def _turn_on(connection: AsyncConnection) -> asyncio.Lock:
-    return _turns.setdefault(connection.sync_connection or connection, asyncio.Lock())
+_of_hosts: WeakKeyDictionary[sa.Connection, HostConnection] = WeakKeyDictionary()
 
 
 class _Opened:
@@ -151,9 +147,12 @@ class SQLCheckpointer(CheckpointerMethods):
         """The same methods inside a transaction that the host owns and commits, with the host's own tables in it."""
         if not isinstance(connection, AsyncConnection):
             raise TypeError(f"using() takes an AsyncConnection, not a {type(connection).__name__}")
+        conn = connection.sync_connection
+        if conn is None:
+            raise CheckpointerError("the connection is not open: await it, or use it inside 'async with'")
         self._require_own_dialect(connection)
-        run = on(connection, interruptible=self._hooks.interruptible)
-        joined = Joined(run, self._hooks, turn=_turn_on(connection))
+        host = _of_hosts.setdefault(conn, HostConnection()), conn
+        joined = Joined(on(connection, interruptible=self._hooks.interruptible), self._hooks, host)
         return UsingConnection(self._store_on(joined), self._codec, self._heartbeats, is_transaction=True)
 
     def _require_own_dialect(self, host: AsyncEngine | AsyncConnection) -> None:

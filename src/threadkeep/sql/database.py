@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import ref
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -175,17 +176,35 @@ class Database:
         await to_its_end(roll_back())
 
 
+class HostConnection:
+    """What all handles on a connection of a host's share: they take turns, and know which transaction was lost."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self._lost: tuple[ref[sa.Transaction], CheckpointerError] | None = None
+
+    def lose(self, transaction: sa.Transaction | None, error: CheckpointerError) -> None:
+        """The server has ended it. The host's next one on this connection is another."""
+        if transaction is not None:
+            self._lost = ref(transaction), type(error)(str(error))
+
+    def refuse_if_lost(self, transaction: sa.Transaction | None) -> None:
+        """Raise if this is the one."""
+        if self._lost is not None and transaction is not None and self._lost[0]() is transaction:
+            raise type(self._lost[1])(str(self._lost[1]))
+
+
 class Joined:
     """Operations inside a transaction that is open already, ours or the host's. Each is a savepoint."""
 
-    def __init__(self, run: Run, hooks: Hooks, *, turn: asyncio.Lock | None = None) -> None:
-        """`turn` belongs to a host's connection, which other callers may have joined, too."""
+    def __init__(self, run: Run, hooks: Hooks, host: tuple[HostConnection, sa.Connection] | None = None) -> None:
         self._run = run
-        self._of_host = turn is not None
+        self._host = host
+        self._of_host = host is not None
         self._hooks = hooks
         self._over: str | None = None
         self._lost: type[CheckpointerError] = CheckpointerError
-        self._turn = turn or asyncio.Lock()
+        self._turn = host[0].turn if host else asyncio.Lock()
 
     def end(self, reason: str) -> None:
         """Refuse all that comes now."""
@@ -195,6 +214,15 @@ class Joined:
         """Raise if the transaction is over, and say so again if the server has ended it."""
         if self._over:
             raise self._lost(self._over)
+        if self._host is not None:
+            shared, conn = self._host
+            shared.refuse_if_lost(conn.get_transaction())
+
+    def _lose(self, error: CheckpointerError) -> None:
+        self.end(str(error))
+        if self._host is not None:
+            shared, conn = self._host
+            shared.lose(conn.get_transaction(), error)
 
     async def read(self, work: Work[T]) -> T:
         """Read what this transaction sees."""
@@ -218,7 +246,7 @@ class Joined:
         # MySQL would begin a new transaction without a word, and half of the work would be in it.
         if isinstance(error, (TransactionConflictError, OutcomeUnknownError)):
             self._lost = type(error)
-            self.end(str(error))
+            self._lose(error)
 
     async def _attempt(self, work: Work[T]) -> T:
         async with self._turn:
@@ -234,7 +262,7 @@ class Joined:
                     "the database has undone all of this transaction, and not just this operation:"
                     f" roll back and run all of it again: {_reason(error.__cause__)}"
                 )
-                self.end(str(lost))
+                self._lose(lost)
                 raise lost from error.__cause__
             except TransactionConflictError as error:
                 self._end_if_lost(error)
