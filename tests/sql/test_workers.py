@@ -251,7 +251,7 @@ async def test_an_old_snapshot_does_not_bring_a_lost_lease_back(backend: Backend
                     await second.threads.delete("thread")
                     async with second.runs.lease("thread", "run", ttl=60) as other:
                         await other.append("thread", [asked("second", "run")])
-                        await tx.append("thread", [asked("first", "run")])
+                    await tx.append("thread", [asked("first", "run")])
         messages = (await second.load("thread")).messages
         assert [message.content[0].text for message in messages] == ["second"]
 
