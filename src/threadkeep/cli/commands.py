@@ -92,8 +92,9 @@ def _upgrade(
 
 async def _upgraded(url: str, rename_ids: bool) -> Lines:
     databases.backend_of(url)
-    databases.require_folder(url)
-    before = None if databases.missing_file(url) else await databases.look_at(url)
+    if missing := databases.missing_file(url):
+        databases.require_folder_of(missing)
+    before = None if missing else await databases.look_at(url)
     with databases.connecting_to(url), UpgradeBar() as bar:
         renamed = await threadkeep.upgrade(url, rename_ids=rename_ids, progress=bar)
     found = await databases.look_at(url)

@@ -124,11 +124,10 @@ def missing_file(url: str) -> Path | None:
     return None if path is None or os.path.exists(path) else path  # Path.exists may raise
 
 
-def require_folder(url: str) -> None:
-    """Raises Problem if a SQLite file cannot be made, because its folder is not there."""
-    path = _file(url)
-    if path is not None and not os.path.isdir(path.parent):
-        raise Problem(f"there is no folder {path.parent}")
+def require_folder_of(path: Path) -> None:
+    """Raises Problem if this file cannot be made, because its folder is not there."""
+    if not os.path.isdir(path.absolute().parent):
+        raise Problem(f"there is no folder {path.absolute().parent}")
 
 
 def _file(url: str) -> Path | None:

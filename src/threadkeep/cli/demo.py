@@ -31,7 +31,7 @@ from threadkeep import (
     UserMessage,
 )
 from threadkeep.cli import views
-from threadkeep.cli.databases import row_counts
+from threadkeep.cli.databases import require_folder_of, row_counts
 from threadkeep.cli.failures import MISUSED, Problem
 from threadkeep.cli.summaries import request_text, text_of
 from threadkeep.cli.terminal import out, printable, shortened
@@ -194,8 +194,7 @@ def _new_file(keep: Path) -> Path:
         raise Problem("a path with '?' in it cannot be written as a URL: choose another", MISUSED)
     if os.path.lexists(keep):
         raise Problem(f"{keep} is there already: choose a path where there is no file yet")
-    if not os.path.isdir(keep.absolute().parent):
-        raise Problem(f"there is no folder {keep.absolute().parent}")
+    require_folder_of(keep)
     return keep
 
 

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from os import PathLike, fsdecode
 from typing import Any, Self, TypeVar
-from weakref import WeakKeyDictionary
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from threadkeep.codec import DEFAULT_MAX_VALUE_BYTES, Codec
@@ -28,8 +26,6 @@ from threadkeep.sql.store import SQLStore
 from threadkeep.sql.transactions import HostTransactions, OwnTransactions, Work
 
 T = TypeVar("T")
-
-_of_hosts: WeakKeyDictionary[sa.Connection, HostConnection] = WeakKeyDictionary()
 
 
 class _Opened:
@@ -151,8 +147,8 @@ class SQLCheckpointer(CheckpointerMethods):
         if conn is None:
             raise CheckpointerError("the connection is not open: await it, or use it inside 'async with'")
         self._require_own_dialect(connection)
-        host = _of_hosts.setdefault(conn, HostConnection()), conn
-        joined = Joined(on(connection, interruptible=self._hooks.interruptible), self._hooks, host)
+        run = on(connection, interruptible=self._hooks.interruptible)
+        joined = Joined(run, self._hooks, HostConnection.of(conn))
         return UsingConnection(self._store_on(joined), self._codec, self._heartbeats, is_transaction=True)
 
     def _require_own_dialect(self, host: AsyncEngine | AsyncConnection) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import ref
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -179,32 +179,45 @@ class Database:
 class HostConnection:
     """What all handles on a connection of a host's share: they take turns, and know which transaction was lost."""
 
-    def __init__(self) -> None:
+    _all: ClassVar[WeakKeyDictionary[sa.Connection, HostConnection]] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, conn: sa.Connection) -> HostConnection:
+        """The one of this connection."""
+        return cls._all.setdefault(conn, cls(conn))
+
+    def __init__(self, conn: sa.Connection) -> None:
         self.turn = asyncio.Lock()
-        self._lost: tuple[ref[sa.Transaction], CheckpointerError] | None = None
+        self._conn = ref(conn)
+        self._lost: tuple[ref[sa.Transaction], type[CheckpointerError], str] | None = None
 
-    def lose(self, transaction: sa.Transaction | None, error: CheckpointerError) -> None:
-        """The server has ended it. The host's next one on this connection is another."""
-        if transaction is not None:
-            self._lost = ref(transaction), type(error)(str(error))
+    def lose(self, error: CheckpointerError) -> None:
+        """The server has ended its transaction. The host's next one is another."""
+        if (transaction := self._transaction()) is not None:
+            self._lost = ref(transaction), type(error), str(error)
 
-    def refuse_if_lost(self, transaction: sa.Transaction | None) -> None:
-        """Raise if this is the one."""
-        if self._lost is not None and transaction is not None and self._lost[0]() is transaction:
-            raise type(self._lost[1])(str(self._lost[1]))
+    def refuse_if_lost(self) -> None:
+        """Raise if that is still the one there is."""
+        if self._lost is not None:
+            transaction, kind, text = self._lost
+            if transaction() is not None and transaction() is self._transaction():
+                raise kind(text)
+
+    def _transaction(self) -> sa.Transaction | None:
+        conn = self._conn()
+        return None if conn is None else conn.get_transaction()
 
 
 class Joined:
     """Operations inside a transaction that is open already, ours or the host's. Each is a savepoint."""
 
-    def __init__(self, run: Run, hooks: Hooks, host: tuple[HostConnection, sa.Connection] | None = None) -> None:
+    def __init__(self, run: Run, hooks: Hooks, host: HostConnection | None = None) -> None:
         self._run = run
         self._host = host
-        self._of_host = host is not None
         self._hooks = hooks
         self._over: str | None = None
         self._lost: type[CheckpointerError] = CheckpointerError
-        self._turn = host[0].turn if host else asyncio.Lock()
+        self._turn = host.turn if host else asyncio.Lock()
 
     def end(self, reason: str) -> None:
         """Refuse all that comes now."""
@@ -214,21 +227,19 @@ class Joined:
         """Raise if the transaction is over, and say so again if the server has ended it."""
         if self._over:
             raise self._lost(self._over)
-        if self._host is not None:
-            shared, conn = self._host
-            shared.refuse_if_lost(conn.get_transaction())
+        if self._host:
+            self._host.refuse_if_lost()
 
     def _lose(self, error: CheckpointerError) -> None:
         self.end(str(error))
-        if self._host is not None:
-            shared, conn = self._host
-            shared.lose(conn.get_transaction(), error)
+        if self._host:
+            self._host.lose(error)
 
     async def read(self, work: Work[T]) -> T:
         """Read what this transaction sees."""
         if self._hooks.error_aborts:
             return await self._attempt(lambda conn: in_savepoint(conn, self._hooks, work))
-        if self._of_host:
+        if self._host:
             return await self._attempt(work)  # it may not have begun yet
         return await self._attempt(lambda conn: unless_lost(conn, self._hooks, work))
 
@@ -236,7 +247,7 @@ class Joined:
         """Write as a part of this transaction, where no shortcut is one."""
 
         def part(conn: sa.Connection) -> T:
-            if self._of_host:
+            if self._host:
                 self._hooks.join(conn)
             return in_savepoint(conn, self._hooks, work)
 

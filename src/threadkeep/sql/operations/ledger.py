@@ -14,7 +14,6 @@ from threadkeep.records import ISSUED, CallState, Execution, NewCall, StoredCall
 from threadkeep.sql.batches import in_batches
 from threadkeep.sql.dialects.base import Hooks
 from threadkeep.sql.parameters import CALL, IDS, KEY, THREAD, Among
-from threadkeep.sql.prepared import is_own
 from threadkeep.sql.tables import tool_calls
 
 _COLUMNS = [tool_calls.c[name] for name in StoredCall._fields if name != "is_expired"]
@@ -152,13 +151,12 @@ def find_completed(conn: sa.Connection, hooks: Hooks, thread_id: str | None, key
 def _read(conn: sa.Connection, hooks: Hooks, asked: sa.Select[Any], key: dict[str, Any]) -> list[StoredCall]:
     """The calls as they are by now, under the thread's lock. Heartbeats renew them without it.
 
-    They would wait for a lock that a long transaction takes here, so it takes none on calls in flight. One that seems
-    to have expired is read again with it: a heartbeat may be about to commit. A host's transaction may have an older
-    snapshot, and takes it on all.
+    They would wait for a lock that a long transaction takes here, so where it can be done without, it takes none on
+    calls in flight. One that seems to have expired is read again with it: a heartbeat may be about to commit, or has
+    done so after the snapshot of a host's transaction.
     """
-    if not is_own(conn):
-        return [StoredCall(*row) for row in conn.execute(asked.with_for_update(read=True), key)]
-    found = [StoredCall(*row) for row in conn.execute(asked, key)]
+    rows: Any = conn.execute(hooks.fresh_on(conn)(asked), key)
+    found = [StoredCall(*row) for row in rows]
     return [_locked(conn, hooks, call) if call.status == ISSUED and call.is_expired else call for call in found]
 
 
